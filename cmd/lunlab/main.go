@@ -1,0 +1,24 @@
+// Command lunlab presents SCSI logical units with chosen limits, runs a Linux
+// kernel against them, and reports what the kernel did.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	root := &cobra.Command{
+		Use:           "lunlab",
+		Short:         "A SCSI target emulator, and a test bench for kernels that use it",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand()
+	if err := root.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "lunlab:", err)
+		os.Exit(2)
+	}
+}
