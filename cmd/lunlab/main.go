@@ -7,9 +7,12 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"lunlab/test/kernel"
 )
 
 func main() {
+	kernel.Main() // when booted as a guest's init, it ends there
 	root := &cobra.Command{
 		Use:           "lunlab",
 		Short:         "A SCSI target emulator, and a test bench for kernels that use it",

@@ -1,0 +1,200 @@
+package kernel
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main is the guest's side: a program that may be booted calls it first. It
+// returns at once unless the program is a guest's init or its modprobe, else
+// never.
+func Main() {
+	switch {
+	case filepath.Base(os.Args[0]) == "modprobe":
+		if err := modprobe(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "modprobe:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case os.Getpid() == 1 && os.Args[0] == "/init":
+		if err := guestInit(); err != nil {
+			fmt.Fprintln(os.Stderr, "lunlab init:", err)
+		}
+		unix.Sync()
+		unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+		select {}
+	}
+}
+
+// guestMounts are mounted in this order; all but the first three only where
+// the kernel has them.
+var guestMounts = []struct{ fs, dir string }{
+	{"proc", "/proc"},
+	{"sysfs", "/sys"},
+	{"devtmpfs", "/dev"},
+	{"tmpfs", "/run"},
+	{"tmpfs", "/tmp"},
+	{"tmpfs", "/dev/shm"},
+	{"devpts", "/dev/pts"},
+	{"debugfs", "/sys/kernel/debug"},
+	{"tracefs", "/sys/kernel/tracing"},
+	{"configfs", "/sys/kernel/config"},
+	{"bpf", "/sys/fs/bpf"},
+}
+
+func guestInit() error {
+	os.Setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
+	os.Setenv("HOME", "/root")
+	if err := mountAll(guestMounts[:3]); err != nil {
+		return err
+	}
+	// A hung task is named before the host loses patience; an emulated CPU
+	// that shares a core is not a locked-up one.
+	os.WriteFile("/proc/sys/kernel/hung_task_timeout_secs", []byte("20"), 0)
+	os.WriteFile("/proc/sys/kernel/watchdog_thresh", []byte("60"), 0)
+	g := Guest{Modules: map[string]string{}}
+	idx, err := readIndex()
+	if err != nil {
+		return err
+	}
+	for _, name := range idx.Load {
+		if err := idx.load(name, ""); err != nil && !errors.Is(err, ErrNoModule) {
+			g.Modules[name] = err.Error()
+		}
+	}
+	if err := mountAll(guestMounts[3:]); err != nil {
+		fmt.Fprintln(os.Stderr, "lunlab init:", err)
+	}
+	port, err := openPort(10 * time.Second)
+	if err != nil {
+		return fmt.Errorf("%w (modules that did not load: %v)", err, g.Modules)
+	}
+	var u unix.Utsname
+	unix.Uname(&u)
+	g.Release, g.Version = unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:])
+	if b, err := os.ReadFile("/proc/uptime"); err == nil {
+		fmt.Sscan(string(b), &g.Uptime)
+	}
+	return serve(port, g)
+}
+
+func mountAll(ms []struct{ fs, dir string }) error {
+	var errs []error
+	for _, m := range ms {
+		if err := os.MkdirAll(m.dir, 0o755); err != nil {
+			continue // a folder of sysfs that this kernel doesn't have
+		}
+		err := unix.Mount(m.fs, m.dir, m.fs, 0, "")
+		if err != nil && err != unix.EBUSY && err != unix.ENODEV {
+			errs = append(errs, fmt.Errorf("mount %s: %w", m.dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openPort finds the virtio-serial port by its name and opens it.
+func openPort(wait time.Duration) (*os.File, error) {
+	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, n := range names {
+			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == portName {
+				f, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(n)), os.O_RDWR, 0)
+				if err == nil || !errors.Is(err, os.ErrNotExist) {
+					return f, err
+				}
+			}
+		}
+		if time.Now().After(end) {
+			return nil, errors.New("no virtio-serial port: the kernel needs virtio_pci and virtio_console, built in or in the folder given as modules")
+		}
+	}
+}
+
+// serve does what the host asks for until the host is gone.
+func serve(port io.ReadWriter, g Guest) error {
+	out := &messageWriter{w: port}
+	if err := out.send(guestMessage{Ready: &g}); err != nil {
+		return err
+	}
+	var (
+		mu      sync.Mutex
+		running *os.Process
+	)
+	d := json.NewDecoder(bufio.NewReader(port))
+	for {
+		var m hostMessage
+		if err := d.Decode(&m); err != nil {
+			return fmt.Errorf("the host is gone: %w", err)
+		}
+		switch {
+		case m.PowerOff:
+			return nil
+		case m.Signal != 0:
+			mu.Lock()
+			if running != nil {
+				running.Signal(syscall.Signal(m.Signal))
+			}
+			mu.Unlock()
+		case m.Run != nil:
+			go func() {
+				e := run(*m.Run, out, func(p *os.Process) {
+					mu.Lock()
+					running = p
+					mu.Unlock()
+				})
+				out.send(guestMessage{Exit: &e})
+			}()
+		}
+	}
+}
+
+// run runs one command to its end. It calls running with the process, and with
+// nil once it has ended.
+func run(r runRequest, out *messageWriter, running func(*os.Process)) exitStatus {
+	if len(r.Argv) == 0 {
+		return exitStatus{Error: "no command"}
+	}
+	cmd := exec.Command(r.Argv[0], r.Argv[1:]...)
+	cmd.Env = append(os.Environ(), r.Env...)
+	cmd.Stdout = writerFunc(func(b []byte) error { return out.send(guestMessage{Stdout: b}) })
+	cmd.Stderr = writerFunc(func(b []byte) error { return out.send(guestMessage{Stderr: b}) })
+	cmd.WaitDelay = 2 * time.Second // for what it left running with its output open
+	if err := cmd.Start(); err != nil {
+		return exitStatus{Error: err.Error()}
+	}
+	running(cmd.Process)
+	err := cmd.Wait()
+	running(nil)
+	var ee *exec.ExitError
+	if errors.As(err, &ee) {
+		if ws := ee.Sys().(syscall.WaitStatus); ws.Signaled() {
+			return exitStatus{Code: 128 + int(ws.Signal())}
+		}
+		return exitStatus{Code: ee.ExitCode()}
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return exitStatus{Error: err.Error()}
+	}
+	return exitStatus{}
+}
+
+type writerFunc func([]byte) error
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	if err := f(b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

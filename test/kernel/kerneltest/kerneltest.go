@@ -1,0 +1,132 @@
+// Package kerneltest boots guests for tests.
+package kerneltest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"lunlab/test/kernel"
+	"lunlab/test/need"
+)
+
+// Lunlab builds the lunlab command, static, once for all tests of a package,
+// and returns where it is.
+func Lunlab(t testing.TB) string {
+	t.Helper()
+	bin, err := lunlab()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+var lunlab = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "lunlab-test-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "lunlab")
+	cmd := exec.Command("go", "build", "-o", bin, "lunlab/cmd/lunlab")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build lunlab: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+// Stock returns the distribution's kernel, downloaded at the first use.
+func Stock(t testing.TB) kernel.Image {
+	t.Helper()
+	dir, err := kernel.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := kernel.Distribution(t.Context(), dir, t.Logf)
+	if err != nil {
+		need.Missing(t, "no kernel to boot: %v", err)
+	}
+	return img
+}
+
+// Named returns kernels of the folder that LUNLAB_KERNELS names: NAME/bzImage
+// and NAME/modules. The test is skipped without the variable.
+func Named(t testing.TB, name string) kernel.Image {
+	t.Helper()
+	dir := os.Getenv("LUNLAB_KERNELS")
+	if dir == "" {
+		need.Missing(t, "LUNLAB_KERNELS names no folder of kernels")
+	}
+	img := kernel.Image{Kernel: filepath.Join(dir, name, "bzImage"), Modules: filepath.Join(dir, name, "modules")}
+	if _, err := os.Stat(img.Kernel); err != nil {
+		need.Missing(t, "%v", err)
+	}
+	return img
+}
+
+// Boot boots a guest with lunlab as its init and ends it with the test. What
+// cfg leaves open is filled in; programs are host programs, such as "fio", that
+// go along with their libraries.
+func Boot(t testing.TB, img kernel.Image, cfg kernel.Config, programs ...string) *kernel.VM {
+	t.Helper()
+	need.Program(t, "qemu-system-x86_64", "qemu-system-x86")
+	cfg.Kernel, cfg.Modules, cfg.Logf = img.Kernel, img.Modules, t.Logf
+	if cfg.Init == "" {
+		cfg.Init = Lunlab(t)
+	}
+	files := maps.Clone(cfg.Files)
+	if files == nil {
+		files = map[string]string{}
+	}
+	for _, p := range programs {
+		prog, err := kernel.Program(need.Program(t, p, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(files, prog)
+	}
+	cfg.Files = files
+	vm, err := kernel.Boot(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, l := range vm.Console(30) {
+				t.Log("console: " + l)
+			}
+		}
+		vm.Close()
+	})
+	return vm
+}
+
+// Run runs a command in the guest, fails the test unless it exits with 0, and
+// returns what it printed.
+func Run(t testing.TB, vm *kernel.VM, argv ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var out, errs buffer
+	code, err := vm.Run(ctx, argv, nil, &out, &errs)
+	if err != nil {
+		t.Fatalf("%q: %v", argv, err)
+	}
+	if code != 0 {
+		t.Fatalf("%q: exit status %d\n%s%s", argv, code, out, errs)
+	}
+	return string(out)
+}
+
+type buffer []byte
+
+func (b *buffer) Write(p []byte) (int, error) {
+	*b = append(*b, p...)
+	return len(p), nil
+}

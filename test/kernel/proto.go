@@ -1,0 +1,62 @@
+package kernel
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// portName is the virtio-serial port that host and guest talk over, in JSON
+// lines: a hostMessage one way, a guestMessage the other, one field set in each.
+const portName = "org.lunlab.0"
+
+type hostMessage struct {
+	Run      *runRequest `json:"run,omitempty"`
+	Signal   int         `json:"signal,omitempty"` // to what runs
+	PowerOff bool        `json:"power_off,omitempty"`
+}
+
+type runRequest struct {
+	Argv []string `json:"argv"`
+	Env  []string `json:"env,omitempty"`
+}
+
+type guestMessage struct {
+	Ready  *Guest      `json:"ready,omitempty"`
+	Stdout []byte      `json:"stdout,omitempty"`
+	Stderr []byte      `json:"stderr,omitempty"`
+	Exit   *exitStatus `json:"exit,omitempty"`
+}
+
+// Guest is what a guest says of itself once it is up.
+type Guest struct {
+	Release string  `json:"release"` // uname -r
+	Version string  `json:"version"` // uname -v
+	Uptime  float64 `json:"uptime"`  // seconds from the kernel's start to here
+
+	// Modules holds, for each module that did not load, the reason.
+	Modules map[string]string `json:"modules,omitempty"`
+}
+
+type exitStatus struct {
+	Code  int    `json:"code"`            // 128+n for signal n, as in a shell
+	Error string `json:"error,omitempty"` // it could not be started
+}
+
+// messageWriter writes JSON lines, one whole line a Write.
+type messageWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (m *messageWriter) send(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("kernel: message: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, err = m.w.Write(append(b, '\n'))
+	return err
+}
