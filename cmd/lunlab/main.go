@@ -19,7 +19,9 @@ func main() {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand()
+	root.AddCommand(
+		rulesCommand(),
+	)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "lunlab:", err)
 		os.Exit(2)
