@@ -1,0 +1,111 @@
+package target
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lunlab/lun"
+)
+
+// Meter is a unit in front of another that counts the commands in flight at
+// the target, and holds their completions back when it is told to. What is
+// held is outstanding for sure, so that the most in flight is what the
+// initiator lets be in flight and not what its speed happened to give.
+type Meter struct {
+	lun.Unit
+
+	inFlight atomic.Int64
+	most     atomic.Int64
+	done     atomic.Uint64
+
+	mu   sync.Mutex
+	gate atomic.Pointer[chan struct{}] // what commands wait for while held
+}
+
+// NewMeter puts a meter in front of a unit.
+func NewMeter(u lun.Unit) *Meter { return &Meter{Unit: u} }
+
+// Blocking is always true: a command may be held at any time.
+func (m *Meter) Blocking() bool { return true }
+
+// Execute runs the command behind the meter and, while the meter holds, does
+// not return before [Meter.Release] or the command's cancellation.
+func (m *Meter) Execute(c *lun.Command) {
+	n := m.inFlight.Add(1)
+	for most := m.most.Load(); n > most && !m.most.CompareAndSwap(most, n); most = m.most.Load() {
+	}
+	if gate := m.gate.Load(); gate != nil {
+		select {
+		case <-*gate:
+		case <-c.Cancel:
+		}
+	}
+	m.Unit.Execute(c)
+	m.inFlight.Add(-1)
+	m.done.Add(1)
+}
+
+// InFlight returns the commands that are being executed now.
+func (m *Meter) InFlight() int { return int(m.inFlight.Load()) }
+
+// Done returns the number of commands that have ended.
+func (m *Meter) Done() uint64 { return m.done.Load() }
+
+// Most returns the most commands in flight since the last [Meter.Mark].
+func (m *Meter) Most() int { return int(m.most.Load()) }
+
+// Mark starts a new watch for [Meter.Most], at what is in flight now.
+func (m *Meter) Mark() { m.most.Store(m.inFlight.Load()) }
+
+// Hold keeps the commands that come from now on from ending.
+func (m *Meter) Hold() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gate.Load() == nil {
+		gate := make(chan struct{})
+		m.gate.Store(&gate)
+	}
+}
+
+// Release lets all go on that were held.
+func (m *Meter) Release() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if gate := m.gate.Swap(nil); gate != nil {
+		close(*gate)
+	}
+}
+
+// Fill waits, while the meter holds, until no further command has come for the
+// time quiet, and returns how many are in flight then. Quiet is counted only
+// once at least want are in flight or patience is over, so that a slow
+// initiator is not taken for one that is held to less.
+func (m *Meter) Fill(ctx context.Context, want int, quiet, patience time.Duration) (int, error) {
+	return Settle(ctx, m.InFlight, want, quiet, patience)
+}
+
+// Settle watches a count until it has not changed for the time quiet, and has
+// reached want or patience is over. It returns the count.
+func Settle(ctx context.Context, count func() int, want int, quiet, patience time.Duration) (int, error) {
+	start := time.Now()
+	last, since := count(), start
+	tick := time.NewTicker(max(quiet/20, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return last, context.Cause(ctx)
+		case now := <-tick.C:
+			n := count()
+			if n != last {
+				last, since = n, now
+				continue
+			}
+			if now.Sub(since) >= quiet && (n >= want || now.Sub(start) >= patience) {
+				return n, nil
+			}
+		}
+	}
+}
