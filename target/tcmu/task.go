@@ -1,0 +1,110 @@
+package tcmu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"lunlab/lun"
+)
+
+// task is a command from the ring until its answer is in the ring. Tasks are
+// used again, so that a command allocates nothing.
+type task struct {
+	entry
+	cmd lun.Command
+
+	ring *ring
+	run  func() // (*task).background, bound once
+
+	// cancel is closed, and canceled set, when the command is aborted. Both
+	// are guarded by ring.mu.
+	cancel   chan struct{}
+	canceled bool
+}
+
+func newTask(r *ring) *task {
+	t := &task{ring: r, cancel: make(chan struct{})}
+	t.run = t.background
+	return t
+}
+
+// execute runs the command in its logical unit.
+func (t *task) execute() {
+	r, c := t.ring, &t.cmd
+	c.Reset()
+	c.Nexus, c.CDB, c.Cancel = r.nexus, t.cdb, t.cancel
+	// The ring says nothing of the direction, but for bidirectional commands.
+	if out, _ := r.unit.DataLength(t.cdb); out > 0 || t.bidi < len(t.iov) {
+		c.DataOut, c.DataIn = t.iov[:t.bidi], t.iov[t.bidi:]
+	} else {
+		c.DataIn = t.iov
+	}
+	r.unit.Execute(c)
+}
+
+// answer makes the ring's words of what the unit answered.
+func (t *task) answer() answer {
+	c := &t.cmd
+	a := answer{id: t.id, status: uint8(c.Status)}
+	if c.Status == lun.CheckCondition {
+		a.sense = c.Sense[:min(len(c.Sense), senseSize)]
+	}
+	room := uint64(0)
+	for _, b := range c.DataIn {
+		room += uint64(len(b))
+	}
+	if c.InLen >= room {
+		return a
+	}
+	// The kernel takes all of the data area's blocks, which still hold another
+	// command's data behind what was stored now.
+	if t.ring.mb.flags&capReadLen != 0 && c.InLen > 0 {
+		a.readLen = uint32(c.InLen)
+	} else if c.Status != lun.CheckCondition {
+		zeroFrom(c.DataIn, c.InLen)
+	}
+	return a
+}
+
+func zeroFrom(v [][]byte, n uint64) {
+	for _, b := range v {
+		k := min(n, uint64(len(b)))
+		clear(b[k:])
+		n -= k
+	}
+}
+
+// background runs the command on a goroutine of its own.
+func (t *task) background() {
+	r := t.ring
+	defer r.workers.Done()
+	if err := guardFault(t.execute); err != nil {
+		r.fail(err)
+		return
+	}
+	r.complete(t)
+	r.kick()
+}
+
+// guardFault calls f and returns an error if it touched a page of the mapping
+// that the kernel has taken away, which it does when the ring is reset under
+// us. Other panics go on.
+func guardFault(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		var fault interface{ Addr() uintptr }
+		if e, ok := p.(runtime.Error); ok && errors.As(e, &fault) {
+			err = fmt.Errorf("data area is gone: %w", e)
+			return
+		}
+		panic(p)
+	}()
+	f()
+	return nil
+}
