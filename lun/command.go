@@ -88,6 +88,12 @@ func (c *Command) Fail(s Sense) {
 	c.Sense = s.AppendFixed(c.senseBuf[:0])
 }
 
+// FailDescriptor is [Command.Fail] with the sense data in the descriptor format.
+func (c *Command) FailDescriptor(s Sense) {
+	c.Status = CheckCondition
+	c.Sense = s.AppendDescriptor(c.senseBuf[:0])
+}
+
 // Nexus is an I_T nexus (SAM-5 4.6.5): one initiator port and one target port
 // that talk. A transport makes one for each session or path and keeps it as
 // long as the nexus lives.

@@ -63,3 +63,22 @@ func (s Sense) AppendFixed(b []byte) []byte {
 	copy(f[15:], s.Specific[:])
 	return append(b, f[:]...)
 }
+
+// AppendDescriptor appends s to b in the descriptor format (SPC-5 4.4.2).
+func (s Sense) AppendDescriptor(b []byte) []byte {
+	start := len(b)
+	code := byte(0x72)
+	if s.Deferred {
+		code = 0x73
+	}
+	b = append(b, code, byte(s.Key), byte(s.Code>>8), byte(s.Code), 0, 0, 0, 0)
+	if s.HasInfo {
+		b = append(b, 0x00, 0x0a, 0x80, 0)
+		b = binary.BigEndian.AppendUint64(b, s.Info)
+	}
+	if s.Specific[0]&0x80 != 0 {
+		b = append(b, 0x02, 0x06, 0, 0, s.Specific[0], s.Specific[1], s.Specific[2], 0)
+	}
+	b[start+7] = byte(len(b) - start - 8)
+	return b
+}

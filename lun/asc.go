@@ -1,0 +1,63 @@
+package lun
+
+// Additional sense codes and qualifiers, ASC<<8 | ASCQ, as SPC-5 annex F names
+// them.
+const (
+	ASCNone                              = 0x0000
+	ASCOperationInProgress               = 0x0016
+	ASCNotReadyInitializingRequired      = 0x0402
+	ASCNotReadyFormatInProgress          = 0x0404
+	ASCNotReadySelfTestInProgress        = 0x0409
+	ASCNotReadySanitizeInProgress        = 0x041b
+	ASCWriteError                        = 0x0c00
+	ASCMiscompareDuringVerify            = 0x1d00
+	ASCUnrecoveredReadError              = 0x1100
+	ASCParameterListLengthError          = 0x1a00
+	ASCInvalidCommandOperationCode       = 0x2000
+	ASCLBAOutOfRange                     = 0x2100
+	ASCInvalidFieldInCDB                 = 0x2400
+	ASCLogicalUnitNotSupported           = 0x2500
+	ASCInvalidFieldInParameterList       = 0x2600
+	ASCInvalidReleaseOfReservation       = 0x2604
+	ASCWriteProtected                    = 0x2700
+	ASCSoftwareWriteProtected            = 0x2702
+	ASCSpaceAllocationFailed             = 0x2707
+	ASCMediumMayHaveChanged              = 0x2800
+	ASCPowerOnOrReset                    = 0x2900
+	ASCBusDeviceReset                    = 0x2903
+	ASCModeParametersChanged             = 0x2a01
+	ASCLogParametersChanged              = 0x2a02
+	ASCReservationsPreempted             = 0x2a03
+	ASCReservationsReleased              = 0x2a04
+	ASCRegistrationsPreempted            = 0x2a05
+	ASCCapacityDataHasChanged            = 0x2a09
+	ASCCommandsCleared                   = 0x2f00
+	ASCMediumFormatCorrupted             = 0x3100
+	ASCSanitizeFailed                    = 0x3103
+	ASCSavingParametersNotSupported      = 0x3900
+	ASCMediumNotPresent                  = 0x3a00
+	ASCReportedLUNsDataHasChanged        = 0x3f0e
+	ASCInternalTargetFailure             = 0x4400
+	ASCMediumRemovalPrevented            = 0x5302
+	ASCInsufficientRegistrationResources = 0x5504
+)
+
+// InvalidField is the sense data for a CDB whose field at the given byte, with
+// its highest bit there at bit, holds what the unit doesn't take (SPC-5 4.4.2.4.2).
+func InvalidField(at int, bit uint8) Sense {
+	return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB, Specific: fieldPointer(0xc8, at, bit)}
+}
+
+// InvalidParameter is the same for a field of the parameter list.
+func InvalidParameter(at int, bit uint8) Sense {
+	return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInParameterList, Specific: fieldPointer(0x88, at, bit)}
+}
+
+// fieldPointer is SKSV, C/D and BPV as given, and the field.
+func fieldPointer(flags byte, at int, bit uint8) [3]byte {
+	return [3]byte{flags | bit&7, byte(at >> 8), byte(at)}
+}
+
+// progress is how far a background operation has come, in 65,536ths
+// (SPC-5 4.4.2.4.4).
+func progress(part uint16) [3]byte { return [3]byte{0x80, byte(part >> 8), byte(part)} }

@@ -1,0 +1,77 @@
+package lun
+
+import "encoding/binary"
+
+// Room returns how many bytes of data-in fit.
+func (c *Command) Room() uint64 { return total(c.DataIn) }
+
+func total(list [][]byte) (n uint64) {
+	for _, b := range list {
+		n += uint64(len(b))
+	}
+	return n
+}
+
+// Reply answers with data, cut to the allocation length and to the room that
+// there is.
+func (c *Command) Reply(data []byte, allocation uint64) {
+	if uint64(len(data)) > allocation {
+		data = data[:allocation]
+	}
+	c.InLen = uint64(len(data))
+	for _, b := range c.DataIn {
+		data = data[copy(b, data):]
+	}
+}
+
+// Gather returns up to limit bytes of data-out in one piece. It may be part of
+// DataOut, and is good as long as that is.
+func (c *Command) Gather(limit uint64) []byte {
+	if len(c.DataOut) > 0 && uint64(len(c.DataOut[0])) >= limit {
+		return c.DataOut[0][:limit]
+	}
+	all := make([]byte, 0, min(limit, total(c.DataOut)))
+	for _, b := range c.DataOut {
+		all = append(all, b[:min(uint64(len(b)), limit-uint64(len(all)))]...)
+	}
+	return all
+}
+
+// cut calls do for each piece of list between the bytes from and to, with its
+// place counted from from, until do returns false.
+func cut(list [][]byte, from, to uint64, do func(piece []byte, at uint64) bool) {
+	for at := uint64(0); len(list) > 0 && at < to; list = list[1:] {
+		b, start := list[0], at
+		at += uint64(len(b))
+		if at > to {
+			b = b[:to-start]
+		}
+		if start < from {
+			if at <= from {
+				continue
+			}
+			b, start = b[from-start:], from
+		}
+		if len(b) > 0 && !do(b, start-from) {
+			return
+		}
+	}
+}
+
+func be16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }
+func be32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+func be64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
+
+func be24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2]) }
+
+func put16(b []byte, v uint16) { binary.BigEndian.PutUint16(b, v) }
+func put32(b []byte, v uint32) { binary.BigEndian.PutUint32(b, v) }
+func put64(b []byte, v uint64) { binary.BigEndian.PutUint64(b, v) }
+
+// number reads the width bytes (up to 8) at b[at:] as one number.
+func number(b []byte, at, width int) (v uint64) {
+	for _, x := range b[at : at+width] {
+		v = v<<8 | uint64(x)
+	}
+	return v
+}

@@ -1,0 +1,245 @@
+package lun
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"lunlab/lun/store"
+)
+
+// DiskOptions say what kind of disk to make. The zero value is a thick 512-byte
+// disk with a volatile write cache and an identity of its own.
+type DiskOptions struct {
+	// BlockSize is the logical block length in bytes, 512 or 4096. 0 is 512.
+	BlockSize int
+
+	// PhysicalExponent says that 2^n logical blocks make a physical one, 0 to 15.
+	// LowestAligned is the first logical block that begins a physical one.
+	PhysicalExponent uint8
+	LowestAligned    uint16
+
+	// Vendor, Product and Revision are up to 8, 16 and 4 characters of ASCII.
+	// "" is LUNLAB, "disk" or the version.
+	Vendor, Product, Revision string
+
+	// Serial is the unit serial number, up to 64 characters of ASCII. "" makes
+	// up a new one, so that no two disks are taken for paths to the same.
+	Serial string
+
+	// NAA is the designator that the unit is known by in the world: 8 bytes that
+	// begin with NAA 2, 3 or 5, or 16 that begin with NAA 6. Empty derives one
+	// of NAA 3 (locally assigned) from Serial.
+	NAA []byte
+
+	// Thin makes the disk thin provisioned (UNMAP and all that). The store has
+	// to be a [store.Sparse].
+	Thin bool
+
+	// ReadOnly refuses writes with WRITE PROTECTED.
+	ReadOnly bool
+
+	// WriteThrough turns the write cache off at first: a write is durable when
+	// its status comes. Else it is when it was flushed or had FUA set.
+	WriteThrough bool
+
+	// Removable says that the medium can be ejected and loaded again.
+	Removable bool
+
+	// RotationRate is the medium rotation rate per minute. 0 and 1 are for a
+	// medium that doesn't turn.
+	RotationRate uint16
+
+	// MaxTransfer is the most blocks that a command may transfer. 0 is 8 MiB of
+	// them.
+	MaxTransfer uint32
+
+	// AbortTasks is called for each nexus that a PREEMPT AND ABORT removes: its
+	// tasks for this unit are to be aborted, except the one that asks for it.
+	// It may be nil, and must not execute commands on this disk.
+	AbortTasks func(*Nexus)
+}
+
+// Disk is a direct access block device (SBC-4) over a [store.Store].
+//
+// READ and WRITE take locks for the blocks that they touch only, so as not to
+// tear a COMPARE AND WRITE, and allocate nothing. What else there is of state
+// is under mu, with atomic copies of what READ and WRITE need to know.
+type Disk struct {
+	opt       DiskOptions
+	store     store.Store
+	sparse    store.Sparse // nil unless thin
+	blockSize uint64
+	blocks    uint64
+	blocking  bool
+	table     *table
+	locks     rangeLock
+
+	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
+	state   atomic.Uint32                     // see ready.go
+
+	// Copies of mode page bits.
+	writeBack, softProtect, descriptorSense atomic.Bool
+
+	mu      sync.Mutex
+	pages   []*modePage
+	reserve reservations
+}
+
+// NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
+// is left unused. The disk uses s until its Close, which closes s too.
+func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
+	d := &Disk{store: s, blocking: store.Blocking(s)}
+	if err := d.setOptions(o); err != nil {
+		return nil, fmt.Errorf("lun: %w", err)
+	}
+	d.blockSize = uint64(d.opt.BlockSize)
+	d.blocks = uint64(max(s.Size(), 0)) / d.blockSize
+	if d.blocks == 0 {
+		return nil, fmt.Errorf("lun: a store of %d bytes has no room for a block of %d", s.Size(), d.blockSize)
+	}
+	if d.opt.Thin {
+		sparse, ok := s.(store.Sparse)
+		if !ok {
+			return nil, errors.New("lun: thin provisioning needs a store that can unmap")
+		}
+		d.sparse = sparse
+	}
+	d.nexuses.Store(&map[*Nexus]*nexus{})
+	d.pages = newModePages(d)
+	d.applyModes()
+	d.table = newTable(d)
+	return d, nil
+}
+
+func (d *Disk) setOptions(o DiskOptions) error {
+	if o.BlockSize == 0 {
+		o.BlockSize = 512
+	}
+	if o.BlockSize != 512 && o.BlockSize != 4096 {
+		return fmt.Errorf("block size %d is neither 512 nor 4096", o.BlockSize)
+	}
+	if o.PhysicalExponent > 15 {
+		return fmt.Errorf("physical block exponent %d is above 15", o.PhysicalExponent)
+	}
+	if o.LowestAligned > 0x3fff {
+		return fmt.Errorf("lowest aligned block %d is above 16383", o.LowestAligned)
+	}
+	if o.Serial == "" {
+		o.Serial = strings.ToLower(rand.Text()[:16])
+	}
+	for _, f := range []struct {
+		name  string
+		value *string
+		usual string
+		most  int
+	}{
+		{"vendor", &o.Vendor, "LUNLAB", 8},
+		{"product", &o.Product, "disk", 16},
+		{"revision", &o.Revision, "0001", 4},
+		{"serial number", &o.Serial, "", 64},
+	} {
+		if *f.value == "" {
+			*f.value = f.usual
+		}
+		if len(*f.value) > f.most {
+			return fmt.Errorf("%s %q is longer than %d", f.name, *f.value, f.most)
+		}
+		for _, r := range *f.value {
+			if r < 0x20 || r > 0x7e {
+				return fmt.Errorf("%s %q has more than printable ASCII", f.name, *f.value)
+			}
+		}
+	}
+	if len(o.NAA) == 0 {
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%s\x00%s\x00%s", o.Vendor, o.Product, o.Serial)
+		o.NAA = h.Sum(nil)
+		o.NAA[0] = 0x30 | o.NAA[0]&0x0f
+	}
+	if naa := o.NAA[0] >> 4; !(len(o.NAA) == 8 && (naa == 2 || naa == 3 || naa == 5)) && !(len(o.NAA) == 16 && naa == 6) {
+		return fmt.Errorf("NAA designator %s is neither 8 bytes of NAA 2, 3 or 5 nor 16 bytes of NAA 6", hex.EncodeToString(o.NAA))
+	}
+	if o.RotationRate == 0 {
+		o.RotationRate = 1
+	}
+	if o.MaxTransfer == 0 {
+		o.MaxTransfer = 8 << 20 / uint32(o.BlockSize)
+	}
+	if uint64(o.MaxTransfer)*uint64(o.BlockSize) > math.MaxInt32 {
+		return fmt.Errorf("%d blocks of %d bytes are too much for one transfer", o.MaxTransfer, o.BlockSize)
+	}
+	d.opt = o
+	return nil
+}
+
+// Options returns the disk's options, with all that was left to be chosen.
+func (d *Disk) Options() DiskOptions { return d.opt }
+
+// Blocks returns the capacity in logical blocks.
+func (d *Disk) Blocks() uint64 { return d.blocks }
+
+// Close closes the store. Commands that run then, or come later, fail with
+// HARDWARE ERROR.
+func (d *Disk) Close() error { return d.store.Close() }
+
+// Blocking implements [Unit].
+func (d *Disk) Blocking() bool { return d.blocking }
+
+// DataLength implements [Unit].
+func (d *Disk) DataLength(cdb []byte) (out, in uint64) {
+	e, s := d.table.find(cdb)
+	if s.Key != NoSense || e.moves == nil {
+		return 0, 0
+	}
+	return e.moves(d, cdb)
+}
+
+// Execute implements [Unit].
+func (d *Disk) Execute(c *Command) {
+	c.Status = Good
+	n := d.nexusOf(c.Nexus)
+	e, s := d.table.find(c.CDB)
+	if n.pending.Load() && (e == nil || e.class&quiet == 0) {
+		if a := d.takeAttention(n); a.Key != NoSense {
+			d.fail(c, a)
+			return
+		}
+	}
+	if s.Key != NoSense {
+		d.fail(c, s)
+		return
+	}
+	if n.denied(e.class) {
+		c.Status = ReservationConflict
+		return
+	}
+	if st := d.state.Load(); st != 0 {
+		if s := d.admit(st, e); s.Key != NoSense {
+			d.fail(c, s)
+			return
+		}
+	}
+	if s := e.run(d, n, c); s.Key != NoSense {
+		d.fail(c, s)
+	}
+}
+
+// fail ends the command with sense data of the format that D_SENSE asks for.
+func (d *Disk) fail(c *Command, s Sense) {
+	c.InLen, c.OutLen = 0, 0
+	if d.descriptorSense.Load() {
+		c.FailDescriptor(s)
+	} else {
+		c.Fail(s)
+	}
+}
+
+// protected tells whether the disk is formatted with protection information.
+func (d *Disk) protected() bool { return false }

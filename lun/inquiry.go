@@ -1,0 +1,190 @@
+package lun
+
+import "fmt"
+
+var primaryOps = []op{
+	{name: "TEST UNIT READY", usage: "00 00 00 00 00 00", class: medium | exclusive, run: (*Disk).testUnitReady},
+	{name: "REQUEST SENSE", usage: "03 01 00 00 ff 00", class: quiet, moves: allocates(4, 1), run: (*Disk).requestSense},
+	{name: "INQUIRY", usage: "12 01 ff ffff 00", class: quiet, moves: allocates(3, 2), run: (*Disk).inquiry},
+	{name: "REPORT LUNS", usage: "a0 00 ff 000000 ffffffff 00 00", class: quiet, moves: allocates(6, 4), run: (*Disk).reportLUNs},
+}
+
+// Claims of the standard INQUIRY data, as version descriptors (SPC-5 6.6.2):
+// SAM-5, SPC-4, SBC-3 and what the nexus speaks.
+var versions = []uint16{0x00a0, 0x0460, 0x04c0}
+
+// transportVersion gives the version descriptor of a TransportID's protocol.
+var transportVersion = map[byte]uint16{
+	0x0: 0x0a40, // FCP-4
+	0x5: 0x0960, // iSCSI
+	0x6: 0x0c60, // SPL-3
+}
+
+// protocol is the PROTOCOL IDENTIFIER of the nexus (SPC-5 7.6.1), 0Fh if its
+// transport has none.
+func (n *nexus) protocol() byte {
+	if len(n.id.Initiator) == 0 {
+		return 0x0f
+	}
+	return n.id.Initiator[0] & 0x0f
+}
+
+func (d *Disk) inquiry(n *nexus, c *Command) Sense {
+	page, allocation := c.CDB[2], uint64(be16(c.CDB[3:]))
+	if c.CDB[1]&1 == 1 {
+		body, ok := d.vpd(n, page)
+		if !ok {
+			return InvalidField(2, 7)
+		}
+		b := append(make([]byte, 4, 4+len(body)), body...)
+		b[1] = page
+		put16(b[2:], uint16(len(body)))
+		c.Reply(b, allocation)
+		return Sense{}
+	}
+	if page != 0 {
+		return InvalidField(2, 7)
+	}
+	var b [96]byte
+	if d.opt.Removable {
+		b[1] = 0x80
+	}
+	b[2] = 0x06 // SPC-4, what initiators know to ask for
+	b[3] = 0x12 // HISUP, response data format 2
+	b[4] = byte(len(b) - 5)
+	b[7] = 0x02 // CMDQUE
+	pad(b[8:16], d.opt.Vendor)
+	pad(b[16:32], d.opt.Product)
+	pad(b[32:36], d.opt.Revision)
+	for i, v := range versions {
+		put16(b[58+2*i:], v)
+	}
+	if v, ok := transportVersion[n.protocol()]; ok {
+		put16(b[58+2*len(versions):], v)
+	}
+	c.Reply(b[:], allocation)
+	return Sense{}
+}
+
+// pad copies s and fills the rest with spaces.
+func pad(b []byte, s string) {
+	for i := copy(b, s); i < len(b); i++ {
+		b[i] = ' '
+	}
+}
+
+// reportLUNs answers for a unit that is alone: LUN 0 is all there is. A target
+// with several answers in its place.
+func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
+	allocation := uint64(be32(c.CDB[6:]))
+	if allocation < 16 {
+		return InvalidField(6, 7)
+	}
+	var b [16]byte
+	switch c.CDB[2] {
+	case 0x00, 0x02: // those that are addressed simply; all
+		put32(b[:], 8)
+		c.Reply(b[:], allocation)
+	case 0x01, 0x10, 0x11, 0x12: // well-known ones; administrative ones
+		c.Reply(b[:8], allocation)
+	default:
+		return InvalidField(2, 7)
+	}
+	return Sense{}
+}
+
+// vpdPages lists the vital product data pages that a disk has.
+func (d *Disk) vpdPages() []byte {
+	return []byte{0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2}
+}
+
+// vpd returns a vital product data page after its header.
+func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
+	switch page {
+	case 0x00:
+		return d.vpdPages(), true
+	case 0x80:
+		return []byte(d.opt.Serial), true
+	case 0x83:
+		return d.designators(n), true
+	case 0x86:
+		return d.extendedInquiry(), true
+	case 0xb0:
+		return d.blockLimits(), true
+	case 0xb1:
+		return d.characteristics(), true
+	case 0xb2:
+		return d.provisioning(), true
+	}
+	return nil, false
+}
+
+// designators is the device identification page (SPC-5 7.7.6).
+func (d *Disk) designators(n *nexus) []byte {
+	var b []byte
+	add := func(codeSet, kind byte, id []byte) {
+		if kind&0x30 != 0 && n.protocol() != 0x0f {
+			codeSet |= n.protocol() << 4
+			kind |= 0x80 // PIV
+		}
+		b = append(b, codeSet, kind, 0, byte(len(id)))
+		b = append(b, id...)
+	}
+	add(1, 3, d.opt.NAA)
+	t10 := make([]byte, 8)
+	pad(t10, d.opt.Vendor)
+	add(2, 1, fmt.Appendf(t10, "%s%s", d.opt.Product, d.opt.Serial))
+	if port := n.id.TargetPort; port != 0 {
+		add(1, 0x14, []byte{0, 0, byte(port >> 8), byte(port)})
+	}
+	return b
+}
+
+// extendedInquiry is SPC-5 7.7.7.
+func (d *Disk) extendedInquiry() []byte {
+	b := make([]byte, 60)
+	b[1] = 0x07 // HEADSUP, ORDSUP, SIMPSUP
+	b[2] = 0x01 // V_SUP
+	return b
+}
+
+// blockLimits is SBC-4 6.6.4.
+func (d *Disk) blockLimits() []byte {
+	b := make([]byte, 60)
+	b[0] = 0x01 // WSNZ
+	b[1] = maxCompare
+	put16(b[2:], 1<<d.opt.PhysicalExponent)
+	put32(b[4:], d.opt.MaxTransfer)
+	put32(b[8:], min(d.opt.MaxTransfer, uint32(1<<20/d.blockSize)))
+	if d.sparse != nil {
+		put32(b[16:], maxUnmap)
+		put32(b[20:], maxUnmapDescriptors)
+		put32(b[24:], 1<<d.opt.PhysicalExponent)
+		put32(b[28:], 1<<31|uint32(d.opt.LowestAligned)) // UGAVALID
+	}
+	put64(b[32:], d.maxSame())
+	return b
+}
+
+// characteristics is SBC-4 6.6.2.
+func (d *Disk) characteristics() []byte {
+	b := make([]byte, 60)
+	put16(b, d.opt.RotationRate)
+	if d.opt.RotationRate > 1 {
+		b[3] = 2 // 3.5 inch
+	}
+	b[4] = 0x02 // VBULS: an unmapped block verifies as zeros
+	return b
+}
+
+// provisioning is SBC-4 6.6.7.
+func (d *Disk) provisioning() []byte {
+	b := make([]byte, 4)
+	if d.sparse != nil {
+		b[1] = 0xe4 // LBPU, LBPWS, LBPWS10, LBPRZ 001b
+		b[2] = 2    // thin
+	} else {
+		b[2] = 0 // full, or not reported
+	}
+	return b
+}

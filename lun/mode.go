@@ -1,0 +1,291 @@
+package lun
+
+import "encoding/hex"
+
+var modeOps = []op{
+	{name: "MODE SENSE(6)", usage: "1a 08 ff ff ff 00", class: writes, moves: allocates(4, 1), run: (*Disk).modeSense},
+	{name: "MODE SENSE(10)", usage: "5a 18 ff ff 000000 ffff 00", class: writes, moves: allocates(7, 2), run: (*Disk).modeSense},
+	{name: "MODE SELECT(6)", usage: "15 11 0000 ff 00", class: writes, moves: takes(4, 1), run: (*Disk).modeSelect},
+	{name: "MODE SELECT(10)", usage: "55 11 0000000000 ffff 00", class: writes, moves: takes(7, 2), run: (*Disk).modeSelect},
+}
+
+// modePage is a mode page without its header: what holds now, what MODE SELECT
+// may change, what holds at first, and what a reset goes back to.
+type modePage struct {
+	code, sub                           byte
+	current, changeable, initial, saved []byte
+}
+
+func newModePage(code, sub byte, initial, changeable string) *modePage {
+	p := &modePage{code: code, sub: sub, initial: unhex(initial), changeable: unhex(changeable)}
+	p.current = append(p.current, p.initial...)
+	p.saved = append(p.saved, p.initial...)
+	return p
+}
+
+func unhex(s string) []byte {
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		panic("lun: mode page: " + err.Error())
+	}
+	return b
+}
+
+// Places in the pages, counted without the header.
+const (
+	cachingPage, cachingFlags = 0x08, 0 // WCE is bit 2
+	controlPage               = 0x0a
+	controlSense              = 0 // D_SENSE is bit 2
+	controlProtect            = 2 // SWP is bit 3
+)
+
+// newModePages returns the pages of SPC-5 7.5 and SBC-4 6.5 that the disk has,
+// in ascending order.
+func newModePages(d *Disk) []*modePage {
+	caching := newModePage(cachingPage, 0,
+		"040000000000000000000000000000000000",
+		"040000000000000000000000000000000000")
+	if d.opt.WriteThrough {
+		caching.initial[cachingFlags] = 0
+	}
+	copy(caching.current, caching.initial)
+	copy(caching.saved, caching.initial)
+	return []*modePage{
+		// Read-write error recovery: AWRE, ARRE.
+		newModePage(0x01, 0, "c0000000000000000000", "00000000000000000000"),
+		// Disconnect-reconnect.
+		newModePage(0x02, 0, "0000000000000000000000000000", "0000000000000000000000000000"),
+		caching,
+		// Control: D_SENSE; unrestricted reordering; SWP, TAS in effect; busy
+		// time-out and self-test time unlimited.
+		newModePage(controlPage, 0, "00100040000000000000", "04000800000000000000"),
+		// Control extension: SIMPLE is the initial command priority.
+		newModePage(controlPage, 0x01, "00000000000000000000000000000000000000000000000000000000", "00000000000000000000000000000000000000000000000000000000"),
+		// Power condition: nothing is timed.
+		newModePage(0x1a, 0, "0000000000000000000000000000000000000000000000000000000000000000000000000000", "0000000000000000000000000000000000000000000000000000000000000000000000000000"),
+		// Informational exceptions: DEXCPT.
+		newModePage(0x1c, 0, "08000000000000000000", "00000000000000000000"),
+	}
+}
+
+func (d *Disk) page(code, sub byte) *modePage {
+	for _, p := range d.pages {
+		if p.code == code && p.sub == sub {
+			return p
+		}
+	}
+	return nil
+}
+
+// applyModes makes the current mode pages take effect. Disk.mu is held, or the
+// disk isn't in use yet.
+func (d *Disk) applyModes() {
+	d.writeBack.Store(d.page(cachingPage, 0).current[cachingFlags]&4 != 0)
+	control := d.page(controlPage, 0).current
+	d.descriptorSense.Store(control[controlSense]&4 != 0)
+	d.softProtect.Store(control[controlProtect]&8 != 0)
+}
+
+// header returns the size of the page's header.
+func (p *modePage) header() int {
+	if p.sub != 0 {
+		return 4
+	}
+	return 2
+}
+
+func (p *modePage) append(b []byte, control byte) []byte {
+	if p.sub == 0 {
+		b = append(b, 0x80|p.code, byte(len(p.current)))
+	} else {
+		b = append(b, 0xc0|p.code, p.sub, 0, byte(len(p.current)))
+	}
+	return append(b, [][]byte{p.current, p.changeable, p.initial, p.saved}[control]...)
+}
+
+// modeSense is SPC-5 6.14 and 6.15.
+func (d *Disk) modeSense(_ *nexus, c *Command) Sense {
+	ten := c.CDB[0] == 0x5a
+	code, sub, control := c.CDB[2]&0x3f, c.CDB[3], c.CDB[2]>>6
+	if sub != 0 && sub != 0xff && (code != controlPage || sub != 1) {
+		return InvalidField(3, 7)
+	}
+	b := make([]byte, 4, 256)
+	if ten {
+		b = b[:8]
+	}
+	specific := byte(0x10) // DPOFUA
+	if d.writeProtected().Key != NoSense {
+		specific |= 0x80
+	}
+	if c.CDB[1]&0x08 == 0 { // DBD
+		long := ten && c.CDB[1]&0x10 != 0
+		if long {
+			b[4] = 1 // LONGLBA
+			b = append(b, make([]byte, 16)...)
+			put64(b[8:], d.blocks)
+			put32(b[20:], uint32(d.blockSize))
+			put16(b[6:], 16)
+		} else {
+			at := len(b)
+			b = append(b, make([]byte, 8)...)
+			put32(b[at:], uint32(min(d.blocks, 1<<32-1)))
+			put32(b[at+4:], uint32(d.blockSize)) // under 2^24
+			b[at-1] = 8
+		}
+	}
+	found := false
+	d.mu.Lock()
+	for _, p := range d.pages {
+		if (code == 0x3f || code == p.code) && (sub == 0xff || sub == p.sub) {
+			b = p.append(b, control)
+			found = true
+		}
+	}
+	d.mu.Unlock()
+	if !found {
+		return InvalidField(2, 5)
+	}
+	if ten {
+		put16(b, uint16(len(b)-2))
+		b[3] = specific
+		c.Reply(b, uint64(be16(c.CDB[7:])))
+	} else {
+		b[0], b[2] = byte(len(b)-1), specific
+		c.Reply(b, uint64(c.CDB[4]))
+	}
+	return Sense{}
+}
+
+// modeSelect is SPC-5 6.12 and 6.13.
+func (d *Disk) modeSelect(n *nexus, c *Command) Sense {
+	ten := c.CDB[0] == 0x55
+	size, header := uint64(c.CDB[4]), 4
+	if ten {
+		size, header = uint64(be16(c.CDB[7:])), 8
+	}
+	if size == 0 {
+		return Sense{}
+	}
+	if c.CDB[1]&0x10 == 0 { // PF
+		return InvalidField(1, 4)
+	}
+	list := c.Gather(size)
+	if uint64(len(list)) < size || len(list) < header {
+		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	}
+	c.OutLen = size
+	descriptors, long := int(list[3]), false
+	if ten {
+		descriptors, long = int(be16(list[6:])), list[4]&1 == 1
+	}
+	if s := d.checkDescriptor(list, header, descriptors, long); s.Key != NoSense {
+		return s
+	}
+	cached := d.writeBack.Load()
+	if s := d.changeModes(n, list, header+descriptors, c.CDB[1]&1 == 1); s.Key != NoSense {
+		return s
+	}
+	if cached && !d.writeBack.Load() {
+		return d.flush()
+	}
+	return Sense{}
+}
+
+// changeModes puts the pages of a parameter list into effect, or none of them.
+func (d *Disk) changeModes(n *nexus, list []byte, at int, save bool) Sense {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	changes, s := d.parsePages(list, at)
+	if s.Key != NoSense {
+		return s
+	}
+	changed := false
+	for _, ch := range changes {
+		if string(ch.page.current) != string(ch.value) {
+			changed = true
+			copy(ch.page.current, ch.value)
+		}
+		if save {
+			copy(ch.page.saved, ch.value)
+		}
+	}
+	d.applyModes()
+	if changed {
+		d.attendOthers(n, ASCModeParametersChanged)
+	}
+	return Sense{}
+}
+
+// checkDescriptor looks at the block descriptor of MODE SELECT, which can't
+// change anything.
+func (d *Disk) checkDescriptor(list []byte, at, size int, long bool) Sense {
+	if size == 0 {
+		return Sense{}
+	}
+	want := 8
+	if long {
+		want = 16
+	}
+	if size != want {
+		return InvalidParameter(at-1, 7)
+	}
+	if len(list) < at+size {
+		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	}
+	var blocks, length uint64
+	if long {
+		blocks, length = be64(list[at:]), uint64(be32(list[at+12:]))
+	} else {
+		blocks, length = uint64(be32(list[at:])), uint64(be24(list[at+5:]))
+	}
+	if blocks != 0 && blocks != d.blocks && (long || blocks != 1<<32-1) {
+		return InvalidParameter(at, 7)
+	}
+	if length != d.blockSize {
+		return InvalidParameter(at+size-3, 7)
+	}
+	return Sense{}
+}
+
+type modeChange struct {
+	page  *modePage
+	value []byte
+}
+
+// parsePages reads the pages of a parameter list and compares them with what
+// may be changed. Disk.mu is held.
+func (d *Disk) parsePages(list []byte, at int) (changes []modeChange, s Sense) {
+	short := Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	for at < len(list) {
+		if len(list)-at < 2 {
+			return nil, short
+		}
+		code, sub, size, header := list[at]&0x3f, byte(0), int(list[at+1]), 2
+		if list[at]&0x40 != 0 {
+			if len(list)-at < 4 {
+				return nil, short
+			}
+			sub, size, header = list[at+1], int(be16(list[at+2:])), 4
+		}
+		p := d.page(code, sub)
+		if p == nil || p.header() != header {
+			return nil, InvalidParameter(at, 5)
+		}
+		if size != len(p.current) {
+			return nil, InvalidParameter(at+header-1, 7)
+		}
+		if len(list)-at < header+size {
+			return nil, short
+		}
+		value := list[at+header : at+header+size]
+		for i, v := range value {
+			if bad := (v ^ p.current[i]) &^ p.changeable[i]; bad != 0 {
+				return nil, InvalidParameter(at+header+i, highBit(bad))
+			}
+		}
+		changes = append(changes, modeChange{p, value})
+		at += header + size
+	}
+	return changes, Sense{}
+}

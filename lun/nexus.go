@@ -1,0 +1,153 @@
+package lun
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+)
+
+// nexus is what a disk keeps for each I_T nexus that it has heard from.
+type nexus struct {
+	id  *Nexus
+	who identity
+
+	pending atomic.Bool   // attentions isn't empty
+	deny    atomic.Uint32 // the classes that reservations keep it from
+
+	// Under Disk.mu.
+	attentions []uint16 // additional sense codes, next first
+	prevents   bool     // it has prevented medium removal
+}
+
+// identity is how reservations know a nexus, and know it again after a
+// reconnect.
+type identity struct {
+	initiator string // TransportID
+	port      uint16 // relative target port identifier
+}
+
+var anonymous = new(Nexus)
+
+// nexusOf returns what is kept for id, which is new to the disk at first and
+// learns that the unit was powered on.
+func (d *Disk) nexusOf(id *Nexus) *nexus {
+	if n := (*d.nexuses.Load())[id]; n != nil {
+		return n
+	}
+	if id == nil {
+		id = anonymous
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := *d.nexuses.Load()
+	if n := old[id]; n != nil {
+		return n
+	}
+	n := &nexus{id: id, who: identity{string(id.Initiator), id.TargetPort}}
+	if len(id.Initiator) == 0 {
+		n.who.initiator = id.Name
+	}
+	n.attend(ASCPowerOnOrReset)
+	n.deny.Store(d.reserve.denies(n))
+	all := maps.Clone(old)
+	all[id] = n
+	d.nexuses.Store(&all)
+	return n
+}
+
+// denied tells whether reservations keep the nexus from commands of the class.
+func (n *nexus) denied(c class) bool { return n.deny.Load()&uint32(c) != 0 }
+
+// attend establishes a unit attention condition. A reset leaves nothing to tell
+// of what was before, and comes first (SAM-5 5.14.2). Disk.mu is held.
+func (n *nexus) attend(code uint16) {
+	switch {
+	case code>>8 == 0x29:
+		n.attentions = append(n.attentions[:0], code)
+	case !slices.Contains(n.attentions, code):
+		n.attentions = append(n.attentions, code)
+	}
+	n.pending.Store(true)
+}
+
+// takeAttention returns the next unit attention of the nexus and clears it.
+func (d *Disk) takeAttention(n *nexus) Sense {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(n.attentions) == 0 {
+		return Sense{}
+	}
+	code := n.attentions[0]
+	n.attentions = slices.Delete(n.attentions, 0, 1)
+	n.pending.Store(len(n.attentions) > 0)
+	return Sense{Key: UnitAttention, Code: code}
+}
+
+// attendOthers establishes a unit attention for every nexus but one, which may
+// be nil. Disk.mu is held.
+func (d *Disk) attendOthers(but *nexus, code uint16) {
+	for _, n := range *d.nexuses.Load() {
+		if n != but {
+			n.attend(code)
+		}
+	}
+}
+
+// Notify implements [Unit].
+func (d *Disk) Notify(id *Nexus, e Event) {
+	if e == NexusLoss {
+		d.forget(id)
+		return
+	}
+	var n *nexus
+	if id != nil {
+		n = d.nexusOf(id)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch e {
+	case LogicalUnitReset:
+		d.reset(ASCBusDeviceReset)
+	case HardReset:
+		d.reset(ASCPowerOnOrReset)
+	case CommandsCleared:
+		d.attendOthers(n, ASCCommandsCleared)
+	case LUNsChanged:
+		d.attendOthers(nil, ASCReportedLUNsDataHasChanged)
+	}
+}
+
+// reset is a logical unit reset (SAM-5 6.3.3). Disk.mu is held.
+func (d *Disk) reset(code uint16) {
+	for _, p := range d.pages {
+		copy(p.current, p.saved)
+	}
+	d.applyModes()
+	d.reserve.legacy = nil
+	for _, n := range *d.nexuses.Load() {
+		n.prevents = false
+		n.attend(code)
+	}
+	d.reservationsChanged()
+}
+
+// forget drops a nexus that is gone: its unit attentions, its prevention of
+// medium removal and its RESERVE. What is persistent stays.
+func (d *Disk) forget(id *Nexus) {
+	if id == nil {
+		id = anonymous
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := maps.Clone(*d.nexuses.Load())
+	n := all[id]
+	if n == nil {
+		return
+	}
+	delete(all, id)
+	d.nexuses.Store(&all)
+	if d.reserve.legacy == n {
+		d.reserve.legacy = nil
+		d.reservationsChanged()
+	}
+}

@@ -1,0 +1,103 @@
+package lun
+
+var opcodeOps = []op{
+	{name: "REPORT SUPPORTED OPERATION CODES", usage: "a3 0c 87 ff ffff ffffffff 00 00", class: writes, moves: allocates(6, 4), run: (*Disk).reportOpcodes},
+	{name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", usage: "a3 0d 80 000000 ffffffff 00 00", class: writes, moves: allocates(6, 4), run: (*Disk).reportTMFs},
+}
+
+// reportOpcodes is SPC-5 6.35.
+func (d *Disk) reportOpcodes(_ *nexus, c *Command) Sense {
+	timeouts := c.CDB[2]&0x80 != 0
+	code, action := c.CDB[3], int32(be16(c.CDB[4:]))
+	allocation := uint64(be32(c.CDB[6:]))
+	var one *entry
+	switch list := d.table[code]; c.CDB[2] & 7 {
+	case 0:
+		c.Reply(d.allOpcodes(timeouts), allocation)
+		return Sense{}
+	case 1:
+		if hasAction(code) && len(list) > 0 {
+			return InvalidField(2, 2)
+		}
+		if len(list) > 0 {
+			one = list[0]
+		}
+	case 2:
+		if !hasAction(code) && len(list) > 0 {
+			return InvalidField(2, 2)
+		}
+		one = d.table.action(list, action)
+	case 3:
+		if one = d.table.action(list, action); one == nil && action == 0 && len(list) > 0 && !hasAction(code) {
+			one = list[0]
+		}
+	default:
+		return InvalidField(2, 2)
+	}
+	c.Reply(oneOpcode(one, timeouts), allocation)
+	return Sense{}
+}
+
+func (d *Disk) allOpcodes(timeouts bool) []byte {
+	b := make([]byte, 4, 4096)
+	for _, list := range d.table {
+		for _, e := range list {
+			desc := [8]byte{0: e.code}
+			if e.action >= 0 {
+				put16(desc[2:], uint16(e.action))
+				desc[5] |= 1 // SERVACTV
+			}
+			if timeouts {
+				desc[5] |= 2 // CTDP
+			}
+			put16(desc[6:], uint16(e.length()))
+			b = append(b, desc[:]...)
+			if timeouts {
+				b = e.appendTimeouts(b)
+			}
+		}
+	}
+	put32(b, uint32(len(b)-4))
+	return b
+}
+
+func oneOpcode(e *entry, timeouts bool) []byte {
+	if e == nil {
+		return []byte{0, 1, 0, 0} // not supported
+	}
+	b := []byte{0, 3, 0, byte(e.length())} // as the standard says
+	b = append(b, e.usage...)
+	if timeouts {
+		b[1] |= 0x80 // CTDP
+		b = e.appendTimeouts(b)
+	}
+	return b
+}
+
+// appendTimeouts appends the command timeouts descriptor (SPC-5 6.35.4).
+func (e *entry) appendTimeouts(b []byte) []byte {
+	seconds := e.seconds
+	if seconds == 0 {
+		seconds = usual
+	}
+	var t [12]byte
+	put16(t[:], uint16(len(t)-2))
+	put32(t[8:], seconds)
+	return append(b, t[:]...)
+}
+
+// reportTMFs says which task management functions there are (SPC-5 6.36):
+// those that every target of ours has.
+func (d *Disk) reportTMFs(_ *nexus, c *Command) Sense {
+	allocation := uint64(be32(c.CDB[6:]))
+	if allocation < 4 {
+		return InvalidField(6, 7)
+	}
+	b := []byte{0xd8, 0x01, 0, 0} // ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET; I_T NEXUS RESET
+	if c.CDB[2]&0x80 != 0 {
+		b[3] = 12
+		b = append(b, make([]byte, 12)...)
+	}
+	c.Reply(b, allocation)
+	return Sense{}
+}

@@ -1,0 +1,373 @@
+package lun
+
+import "slices"
+
+// PERSISTENT RESERVE OUT (SPC-5 6.17).
+
+// prOut is what its commands have in common: the parameter list, who sent it.
+type prOut struct {
+	key, actionKey uint64
+	list           []byte
+	flags          byte // byte 20: SPEC_I_PT, ALL_TG_PT, APTPL
+}
+
+const (
+	specIPT = 0x08
+	allTgPt = 0x04
+	aptpl   = 0x01
+)
+
+// maxPRList bounds a parameter list with TransportIDs.
+const maxPRList = 64 << 10
+
+// parsePROut reads the parameter list. All but the one of REGISTER AND MOVE are
+// the same, 24 bytes unless TransportIDs follow.
+func parsePROut(c *Command) (p prOut, s Sense) {
+	n := be32(c.CDB[5:])
+	bad := Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	if n < 24 || n > maxPRList {
+		return p, bad
+	}
+	p.list = c.Gather(uint64(n))
+	if len(p.list) < int(n) {
+		return p, bad
+	}
+	c.OutLen = uint64(n)
+	p.key, p.actionKey = be64(p.list), be64(p.list[8:])
+	if c.CDB[1]&0x1f != 7 {
+		p.flags = p.list[20]
+		if n != 24 && p.flags&specIPT == 0 {
+			return p, bad
+		}
+	}
+	return p, Sense{}
+}
+
+// conflict ends the command with RESERVATION CONFLICT.
+func conflict(c *Command) Sense {
+	c.Status = ReservationConflict
+	return Sense{}
+}
+
+// register is REGISTER, and REGISTER AND IGNORE EXISTING KEY.
+func (d *Disk) register(n *nexus, c *Command) Sense {
+	p, s := parsePROut(c)
+	if s.Key != NoSense {
+		return s
+	}
+	ignore := c.CDB[1]&0x1f == 6
+	if p.flags&aptpl != 0 || p.flags&specIPT != 0 && ignore {
+		return InvalidParameter(20, 3)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := &d.reserve
+	g := r.find(n.who)
+	switch {
+	case r.legacy != nil:
+		return conflict(c)
+	case g == nil && p.key != 0 && !ignore, g != nil && p.key != g.key && !ignore:
+		return conflict(c)
+	case g != nil && p.flags&specIPT != 0:
+		return InvalidParameter(20, 3)
+	case p.actionKey == 0:
+		if g != nil {
+			d.unregister(g, n)
+		}
+	case g != nil:
+		g.key = p.actionKey
+	default:
+		who := []identity{n.who}
+		if p.flags&specIPT != 0 {
+			more, s := transportIDs(p.list, n.who.port)
+			if s.Key != NoSense {
+				return s
+			}
+			who = append(who, more...)
+		}
+		if len(r.list)+len(who) > maxRegistrations {
+			return Sense{Key: IllegalRequest, Code: ASCInsufficientRegistrationResources}
+		}
+		for _, w := range who {
+			if old := r.find(w); old != nil {
+				old.key = p.actionKey
+				continue
+			}
+			r.list = append(r.list, &registration{who: w, key: p.actionKey, allPorts: p.flags&allTgPt != 0})
+		}
+	}
+	r.generation++
+	d.reservationsChanged()
+	return Sense{}
+}
+
+// transportIDs reads the TransportIDs that follow the parameter list.
+func transportIDs(list []byte, port uint16) (who []identity, s Sense) {
+	if len(list) < 28 || int64(be32(list[24:])) != int64(len(list)-28) {
+		return nil, InvalidParameter(24, 7)
+	}
+	for at := 28; at < len(list); {
+		n := transportIDLength(list[at:])
+		if n == 0 {
+			return nil, InvalidParameter(at, 7)
+		}
+		who = append(who, identity{string(list[at : at+n]), port})
+		at += n
+	}
+	return who, Sense{}
+}
+
+// transportIDLength returns the length of the TransportID that b begins with, 0
+// if it is cut off (SPC-5 7.6.4). That of iSCSI tells its own; the others have
+// 24 bytes.
+func transportIDLength(b []byte) int {
+	n := 24
+	if len(b) >= 4 && b[0]&0x0f == 5 {
+		n = 4 + int(be16(b[2:]))
+	}
+	if n > len(b) || n < 24 {
+		return 0
+	}
+	return n
+}
+
+// unregister removes a registration, and the reservation that it holds. by is
+// the nexus that asked for it. Disk.mu is held.
+func (d *Disk) unregister(g *registration, by *nexus) {
+	r := &d.reserve
+	r.list = slices.DeleteFunc(r.list, func(x *registration) bool { return x == g })
+	if r.kind != 0 && (r.holder == g || len(r.list) == 0) {
+		d.release(by)
+	}
+}
+
+// release ends the reservation, and tells the registrants that shared it
+// (SPC-5 5.14.11.2.2). Disk.mu is held.
+func (d *Disk) release(by *nexus) {
+	shared := d.reserve.kind != writeExclusive && d.reserve.kind != exclusiveAccess
+	d.reserve.kind, d.reserve.holder = 0, nil
+	if shared {
+		d.attendRegistrants(by, ASCReservationsReleased)
+	}
+}
+
+// attendRegistrants establishes a unit attention for the nexuses that are
+// registered. Disk.mu is held.
+func (d *Disk) attendRegistrants(but *nexus, code uint16) {
+	for _, n := range *d.nexuses.Load() {
+		if n != but && d.reserve.find(n.who) != nil {
+			n.attend(code)
+		}
+	}
+}
+
+// registered returns the registration of the nexus if it has one with the key
+// that was sent, else nil. Disk.mu is held.
+func (d *Disk) registered(n *nexus, p prOut) *registration {
+	g := d.reserve.find(n.who)
+	if d.reserve.legacy != nil || g == nil || g.key != p.key {
+		return nil
+	}
+	return g
+}
+
+// kindOf checks the SCOPE and TYPE of the CDB.
+func kindOf(c *Command) (kind byte, s Sense) {
+	switch kind = c.CDB[2] & 0x0f; {
+	case c.CDB[2]>>4 != 0:
+		return 0, InvalidField(2, 7)
+	case kind == writeExclusive, kind == exclusiveAccess, kind >= writeExclusiveRegistrantsOnly && kind <= exclusiveAccessAllRegistrants:
+		return kind, Sense{}
+	}
+	return 0, InvalidField(2, 3)
+}
+
+// hold makes g the holder of a new reservation. Disk.mu is held.
+func (r *reservations) hold(g *registration, kind byte) {
+	r.kind, r.holder = kind, g
+	if allRegistrants(kind) {
+		r.holder = nil
+	}
+}
+
+func (d *Disk) persistentReserve(n *nexus, c *Command) Sense {
+	p, s := parsePROut(c)
+	if s.Key != NoSense {
+		return s
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.registered(n, p)
+	if g == nil {
+		return conflict(c)
+	}
+	kind, s := kindOf(c)
+	if s.Key != NoSense {
+		return s
+	}
+	r := &d.reserve
+	if r.kind != 0 && (!r.holds(g) || r.kind != kind) {
+		return conflict(c)
+	}
+	if r.kind == 0 {
+		r.hold(g, kind)
+		d.reservationsChanged()
+	}
+	return Sense{}
+}
+
+func (d *Disk) persistentRelease(n *nexus, c *Command) Sense {
+	p, s := parsePROut(c)
+	if s.Key != NoSense {
+		return s
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.registered(n, p)
+	if g == nil {
+		return conflict(c)
+	}
+	if !d.reserve.holds(g) {
+		return Sense{}
+	}
+	if c.CDB[2] != d.reserve.kind { // scope 0 and the type
+		return Sense{Key: IllegalRequest, Code: ASCInvalidReleaseOfReservation}
+	}
+	d.release(n)
+	d.reservationsChanged()
+	return Sense{}
+}
+
+func (d *Disk) clearReservations(n *nexus, c *Command) Sense {
+	p, s := parsePROut(c)
+	if s.Key != NoSense {
+		return s
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.registered(n, p) == nil {
+		return conflict(c)
+	}
+	d.attendRegistrants(n, ASCReservationsPreempted)
+	r := &d.reserve
+	r.list, r.kind, r.holder = nil, 0, nil
+	r.generation++
+	d.reservationsChanged()
+	return Sense{}
+}
+
+// preempt is PREEMPT, and PREEMPT AND ABORT, which has the tasks of those it
+// removes aborted too (SPC-5 5.14.11.2.4).
+func (d *Disk) preempt(n *nexus, c *Command) Sense {
+	p, s := parsePROut(c)
+	if s.Key != NoSense {
+		return s
+	}
+	removed, s := d.preemptLocked(n, c, p)
+	if c.CDB[1]&0x1f == 5 && d.opt.AbortTasks != nil {
+		for _, id := range removed {
+			d.opt.AbortTasks(id)
+		}
+	}
+	return s
+}
+
+// preemptLocked returns the nexuses that lost their registration.
+func (d *Disk) preemptLocked(n *nexus, c *Command, p prOut) (removed []*Nexus, s Sense) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.registered(n, p)
+	if g == nil {
+		return nil, conflict(c)
+	}
+	kind, s := kindOf(c)
+	if s.Key != NoSense {
+		return nil, s
+	}
+	r := &d.reserve
+	takes := false
+	switch {
+	case r.kind != 0 && allRegistrants(r.kind):
+		takes = p.actionKey == 0
+	case p.actionKey == 0:
+		return nil, InvalidParameter(8, 7)
+	case r.kind != 0:
+		takes = r.holder.key == p.actionKey
+	}
+	goes := func(x *registration) bool {
+		return x != g && (x.key == p.actionKey || takes && p.actionKey == 0)
+	}
+	if !takes && !slices.ContainsFunc(r.list, func(x *registration) bool { return x.key == p.actionKey }) {
+		return nil, conflict(c)
+	}
+	for _, m := range *d.nexuses.Load() {
+		if x := r.find(m.who); x != nil && goes(x) {
+			m.attend(ASCRegistrationsPreempted)
+			removed = append(removed, m.id)
+		}
+	}
+	r.list = slices.DeleteFunc(r.list, goes)
+	if takes {
+		if r.kind != kind {
+			d.release(n)
+		}
+		r.hold(g, kind)
+	}
+	r.generation++
+	d.reservationsChanged()
+	return removed, Sense{}
+}
+
+func (d *Disk) registerAndMove(n *nexus, c *Command) Sense {
+	p, s := parsePROut(c)
+	if s.Key != NoSense {
+		return s
+	}
+	size := len(p.list) - 24
+	switch unregister := p.list[17]&2 != 0; {
+	case p.list[17]&1 != 0: // APTPL
+		return InvalidParameter(17, 0)
+	case uint64(be32(p.list[20:])) != uint64(size), transportIDLength(p.list[24:]) != size || size == 0:
+		return InvalidParameter(20, 7)
+	case p.actionKey == 0:
+		return InvalidParameter(8, 7)
+	default:
+		return d.move(n, c, p, unregister)
+	}
+}
+
+// move hands the reservation over (SPC-5 5.14.8).
+func (d *Disk) move(n *nexus, c *Command, p prOut, unregister bool) Sense {
+	to := identity{string(p.list[24:]), be16(p.list[18:])}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.registered(n, p)
+	if g == nil {
+		return conflict(c)
+	}
+	r := &d.reserve
+	switch {
+	case c.CDB[2] != 0 && c.CDB[2] != r.kind:
+		return InvalidField(2, 7)
+	case r.kind == 0 || !r.holds(g) || allRegistrants(r.kind):
+		return conflict(c)
+	case to == n.who:
+		return InvalidParameter(24, 7)
+	}
+	x := r.find(to)
+	if x == nil {
+		if len(r.list) >= maxRegistrations {
+			return Sense{Key: IllegalRequest, Code: ASCInsufficientRegistrationResources}
+		}
+		x = &registration{who: to}
+		r.list = append(r.list, x)
+	}
+	x.key = p.actionKey
+	r.holder = x
+	if unregister {
+		r.list = slices.DeleteFunc(r.list, func(y *registration) bool { return y == g })
+	}
+	r.generation++
+	d.reservationsChanged()
+	return Sense{}
+}

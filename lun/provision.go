@@ -1,0 +1,231 @@
+package lun
+
+import "lunlab/lun/store"
+
+var provisionOps = []op{
+	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
+	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
+	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
+	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
+	{name: "UNMAP", usage: "42 00 00000000 00 ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: thin},
+	{name: "GET LBA STATUS(16)", usage: "9e 12 ffffffffffffffff ffffffff 00 00", class: reads | medium, moves: allocates(10, 4), run: (*Disk).lbaStatus},
+}
+
+func thin(d *Disk) bool  { return d.sparse != nil }
+func thick(d *Disk) bool { return d.sparse == nil }
+
+const (
+	// maxUnmap is the most blocks that UNMAP frees for one command, and
+	// maxUnmapDescriptors the most ranges.
+	maxUnmap            = 1 << 22
+	maxUnmapDescriptors = 256
+
+	// maxSameBytes is the most that WRITE SAME writes, in bytes. It bounds how
+	// long a command takes.
+	maxSameBytes = 256 << 20
+
+	// maxStatusDescriptors bounds the answer to GET LBA STATUS.
+	maxStatusDescriptors = 128
+)
+
+func (d *Disk) maxSame() uint64 { return maxSameBytes / d.blockSize }
+
+// noDataOut is NDOB of WRITE SAME(16): all zeros instead of a block.
+func noDataOut(cdb []byte) bool { return cdb[0] == 0x93 && cdb[1]&1 != 0 }
+
+func movesSame(d *Disk, cdb []byte) (out, in uint64) {
+	if d.checkSame(cdb).Key != NoSense || noDataOut(cdb) {
+		return 0, 0
+	}
+	return d.blockSize, 0
+}
+
+func (d *Disk) checkSame(cdb []byte) Sense {
+	lba, n := extent(cdb)
+	if n == 0 || n > d.maxSame() {
+		// A length of 0 would be to the end of the medium; WSNZ says that it
+		// isn't taken (SBC-4 6.6.4).
+		return InvalidField(lengthField(cdb), 7)
+	}
+	return d.beyond(lba, n)
+}
+
+func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
+	lba, n := extent(c.CDB)
+	if s := d.checkSame(c.CDB); s.Key != NoSense {
+		return s
+	}
+	if s := d.writeProtected(); s.Key != NoSense {
+		return s
+	}
+	var block []byte
+	if !noDataOut(c.CDB) {
+		block = c.Gather(d.blockSize)
+		if uint64(len(block)) < d.blockSize {
+			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
+		}
+		c.OutLen = d.blockSize
+	}
+	d.locks.share(lba, n)
+	defer d.locks.unshare(lba, n)
+	var err error
+	off, size := int64(lba*d.blockSize), int64(n*d.blockSize)
+	switch unmap := c.CDB[1]&8 != 0; {
+	case !isZero(block):
+		return d.fill(block, lba, n, flags(c.CDB))
+	case unmap:
+		err = d.sparse.Unmap(off, size)
+	default:
+		err = d.zero(off, size)
+	}
+	if err != nil {
+		return d.writeError(err, uint64(off))
+	}
+	return d.settle(0)
+}
+
+// zero writes zeros. The blocks of a thin disk are mapped afterwards, as for any
+// write; those of a thick one always are, whatever the store does.
+func (d *Disk) zero(off, size int64) error {
+	if d.sparse == nil {
+		return store.Zero(d.store, off, size)
+	}
+	if z, ok := d.store.(store.Zeroer); ok {
+		return z.Zero(off, size)
+	}
+	return store.Zero(mapped{d.store}, off, size)
+}
+
+// mapped hides what a store has to unmap with.
+type mapped struct{ store.Store }
+
+// fill writes one block n times.
+func (d *Disk) fill(block []byte, lba, n uint64, flags byte) Sense {
+	buf := scratch.Get().(*[scratchSize]byte)
+	defer scratch.Put(buf)
+	size := n * d.blockSize
+	for i := uint64(0); i < min(size, scratchSize); i += d.blockSize {
+		copy(buf[i:], block)
+	}
+	for off := uint64(0); off < size; {
+		part := buf[:min(size-off, scratchSize)]
+		at := lba*d.blockSize + off
+		if done, err := d.store.WriteAt(part, int64(at)); err != nil {
+			return d.writeError(err, at+uint64(done))
+		}
+		off += uint64(len(part))
+	}
+	return d.settle(flags)
+}
+
+func isZero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *Disk) unmap(_ *nexus, c *Command) Sense {
+	n := uint64(be16(c.CDB[7:]))
+	if n == 0 {
+		return Sense{}
+	}
+	if s := d.writeProtected(); s.Key != NoSense {
+		return s
+	}
+	list := c.Gather(n)
+	if len(list) < 8 || uint64(len(list)) < n {
+		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	}
+	c.OutLen = n
+	// Descriptors that are cut off are left out (SBC-4 5.36).
+	count := min(int(be16(list[2:])), len(list)-8) / 16
+	if count > maxUnmapDescriptors {
+		return InvalidParameter(2, 7)
+	}
+	sum := uint64(0)
+	for i := range count {
+		lba, n := unmapRange(list, i)
+		if s := d.beyond(lba, n); s.Key != NoSense {
+			return s
+		}
+		if sum += n; sum > maxUnmap {
+			return InvalidParameter(8+16*i+8, 7)
+		}
+	}
+	for i := range count {
+		lba, n := unmapRange(list, i)
+		if n == 0 {
+			continue
+		}
+		d.locks.share(lba, n)
+		err := d.sparse.Unmap(int64(lba*d.blockSize), int64(n*d.blockSize))
+		d.locks.unshare(lba, n)
+		if err != nil {
+			return d.writeError(err, lba*d.blockSize)
+		}
+	}
+	return d.settle(0)
+}
+
+func unmapRange(list []byte, i int) (lba, n uint64) {
+	return be64(list[8+16*i:]), uint64(be32(list[8+16*i+8:]))
+}
+
+func (d *Disk) lbaStatus(_ *nexus, c *Command) Sense {
+	lba, allocation := be64(c.CDB[2:]), uint64(be32(c.CDB[10:]))
+	if s := d.beyond(lba, 0); s.Key != NoSense {
+		return s
+	}
+	var buf [8 + 16*maxStatusDescriptors]byte
+	end := 8
+	for lba < d.blocks && end < len(buf) && (end == 8 || uint64(end) < allocation) {
+		is, n, s := d.mappedRun(lba)
+		if s.Key != NoSense {
+			return s
+		}
+		desc := buf[end : end+16]
+		put64(desc, lba)
+		put32(desc[8:], uint32(n))
+		if !is {
+			desc[12] = 1 // deallocated
+		}
+		lba, end = lba+n, end+16
+	}
+	put32(buf[:], uint32(end-4))
+	c.Reply(buf[:end], allocation)
+	return Sense{}
+}
+
+// mappedRun tells whether the block at lba is mapped, and how many from there
+// on are the same. A block of which the store has a part is.
+func (d *Disk) mappedRun(lba uint64) (mapped bool, n uint64, s Sense) {
+	most := min(d.blocks-lba, 1<<32-1)
+	if d.sparse == nil {
+		return true, most, Sense{}
+	}
+	for n < most {
+		off := (lba + n) * d.blockSize
+		limit := (most - n) * d.blockSize
+		is, size, err := d.sparse.Extent(int64(off), int64(limit))
+		if err != nil {
+			return false, 0, d.readError(err, off)
+		}
+		run := uint64(size) / d.blockSize
+		if is {
+			run = (uint64(size) + d.blockSize - 1) / d.blockSize
+		} else if run == 0 {
+			is, run = true, 1
+		}
+		if n > 0 && is != mapped {
+			break
+		}
+		mapped, n = is, n+run
+		if uint64(size) == limit {
+			break
+		}
+	}
+	return mapped, min(n, most), Sense{}
+}

@@ -1,0 +1,199 @@
+package lun
+
+var mediumOps = []op{
+	{name: "START STOP UNIT", usage: "1b 01 00 0f f7 00", run: (*Disk).startStop},
+	{name: "PREVENT ALLOW MEDIUM REMOVAL", usage: "1e 00 00 00 01 00", run: (*Disk).prevent, when: removable},
+	{name: "READ CAPACITY(10)", usage: "25 00 ffffffff 0000 00 00", class: medium, moves: readCapacity10Length, run: (*Disk).readCapacity10},
+	{name: "READ CAPACITY(16)", usage: "9e 10 ffffffffffffffff ffffffff 00 00", class: medium, moves: allocates(10, 4), run: (*Disk).readCapacity16},
+}
+
+func removable(d *Disk) bool { return d.opt.Removable }
+
+// Bits of Disk.state. READ and WRITE look no further while it is 0.
+const (
+	stopped uint32 = 1 << iota // by START STOP UNIT
+	ejected                    // the medium isn't there
+)
+
+// notReady is the sense data for a state that keeps from the medium.
+func notReady(state uint32) Sense {
+	switch {
+	case state&ejected != 0:
+		return Sense{Key: NotReady, Code: ASCMediumNotPresent}
+	case state&stopped != 0:
+		return Sense{Key: NotReady, Code: ASCNotReadyInitializingRequired}
+	}
+	return Sense{}
+}
+
+// admit returns why a command can't run in a state that isn't 0.
+func (d *Disk) admit(state uint32, e *entry) Sense {
+	if e.class&medium != 0 {
+		return notReady(state)
+	}
+	return Sense{}
+}
+
+func (d *Disk) testUnitReady(*nexus, *Command) Sense { return Sense{} }
+
+// requestSense answers with the pending unit attention or else with the state
+// of the unit (SPC-5 6.39).
+func (d *Disk) requestSense(n *nexus, c *Command) Sense {
+	s := notReady(d.state.Load())
+	if a := d.takeAttention(n); a.Key != NoSense {
+		s = a
+	}
+	var buf [MaxSense]byte
+	b := buf[:0]
+	if c.CDB[1]&1 == 1 {
+		b = s.AppendDescriptor(b)
+	} else {
+		b = s.AppendFixed(b)
+	}
+	c.Reply(b, uint64(c.CDB[4]))
+	return Sense{}
+}
+
+// startStop is SBC-4 5.31.
+func (d *Disk) startStop(n *nexus, c *Command) Sense {
+	power, start, eject := c.CDB[4]>>4, c.CDB[4]&1 == 1, c.CDB[4]&2 != 0
+	// To start what is started is allowed to all; the rest isn't.
+	if (power != 0 || !start) && n.denied(writes) {
+		c.Status = ReservationConflict
+		return Sense{}
+	}
+	if power != 0 {
+		return d.powerCondition(power, c.CDB[3])
+	}
+	if c.CDB[3] != 0 {
+		return InvalidField(3, 3)
+	}
+	flush := c.CDB[4]&4 == 0
+	if flush && !start {
+		if s := d.flush(); s.Key != NoSense {
+			return s
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	state := d.state.Load()
+	switch {
+	case eject && !d.opt.Removable:
+		return InvalidField(4, 1)
+	case eject && start:
+		if state&ejected != 0 {
+			d.attendOthers(n, ASCMediumMayHaveChanged)
+		}
+		state &^= ejected | stopped
+	case eject:
+		if d.prevented() {
+			return Sense{Key: IllegalRequest, Code: ASCMediumRemovalPrevented}
+		}
+		state |= ejected
+	case start:
+		if state&ejected != 0 {
+			return notReady(state)
+		}
+		state &^= stopped
+	default:
+		state |= stopped
+	}
+	d.state.Store(state)
+	return Sense{}
+}
+
+// powerCondition takes ACTIVE, IDLE, STANDBY, LU_CONTROL and the FORCE ones
+// with their modifiers. There is nothing here that uses less power in them, and
+// a unit may leave them whenever it gets a command.
+func (d *Disk) powerCondition(power, modifier byte) Sense {
+	switch power {
+	case 0x1, 0x7: // ACTIVE, LU_CONTROL
+		if modifier != 0 {
+			return InvalidField(3, 3)
+		}
+	case 0x2, 0xa: // IDLE
+		if modifier > 2 {
+			return InvalidField(3, 3)
+		}
+	case 0x3, 0xb: // STANDBY
+		if modifier > 1 {
+			return InvalidField(3, 3)
+		}
+	default:
+		return InvalidField(4, 7)
+	}
+	return Sense{}
+}
+
+// prevented tells whether a nexus keeps the medium in. Disk.mu is held.
+func (d *Disk) prevented() bool {
+	for _, n := range *d.nexuses.Load() {
+		if n.prevents {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Disk) prevent(n *nexus, c *Command) Sense {
+	on := c.CDB[4]&1 == 1
+	if on && n.denied(writes) {
+		c.Status = ReservationConflict
+		return Sense{}
+	}
+	d.mu.Lock()
+	n.prevents = on
+	d.mu.Unlock()
+	return Sense{}
+}
+
+// Eject takes the medium out as a user's hand does: even where an initiator
+// prevents it. [Disk.Load] puts it back.
+func (d *Disk) Eject() { d.setMedium(false) }
+
+// Load puts the medium in and tells every nexus that it may have changed.
+func (d *Disk) Load() { d.setMedium(true) }
+
+func (d *Disk) setMedium(in bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	state := d.state.Load()
+	switch {
+	case !in:
+		state |= ejected
+	case state&ejected != 0:
+		state &^= ejected
+		d.attendOthers(nil, ASCMediumMayHaveChanged)
+	}
+	d.state.Store(state)
+}
+
+func readCapacity10Length(*Disk, []byte) (out, in uint64) { return 0, 8 }
+
+func (d *Disk) readCapacity10(_ *nexus, c *Command) Sense {
+	// LOGICAL BLOCK ADDRESS is obsolete with PMI, which isn't taken.
+	if be32(c.CDB[2:]) != 0 {
+		return InvalidField(2, 7)
+	}
+	var b [8]byte
+	put32(b[:], uint32(min(d.blocks-1, 1<<32-1)))
+	put32(b[4:], uint32(d.blockSize))
+	c.Reply(b[:], uint64(len(b)))
+	return Sense{}
+}
+
+func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
+	if be64(c.CDB[2:]) != 0 {
+		return InvalidField(2, 7)
+	}
+	var b [32]byte
+	put64(b[:], d.blocks-1)
+	put32(b[8:], uint32(d.blockSize))
+	b[13] = d.opt.PhysicalExponent
+	put16(b[14:], d.opt.LowestAligned)
+	if d.sparse != nil {
+		b[14] |= 0xc0 // LBPME, LBPRZ
+	}
+	c.Reply(b[:], uint64(be32(c.CDB[10:])))
+	return Sense{}
+}

@@ -1,0 +1,132 @@
+package lun
+
+// Reservations: RESERVE and RELEASE of SPC-2, and what persistent ones
+// (prin.go, prout.go) share with them.
+
+var reserveOps = []op{
+	{name: "RESERVE(6)", usage: "16 00 00 00 00 00", class: exclusive, run: (*Disk).reserveUnit},
+	{name: "RELEASE(6)", usage: "17 00 00 00 00 00", run: (*Disk).releaseUnit},
+	{name: "RESERVE(10)", usage: "56 00 0000000000 0000 00", class: exclusive, run: (*Disk).reserveUnit},
+	{name: "RELEASE(10)", usage: "57 00 0000000000 0000 00", run: (*Disk).releaseUnit},
+	{name: "READ KEYS", usage: "5e 00 0000000000 ffff 00", class: exclusive, moves: allocates(7, 2), run: (*Disk).readKeys},
+	{name: "READ RESERVATION", usage: "5e 01 0000000000 ffff 00", class: exclusive, moves: allocates(7, 2), run: (*Disk).readReservation},
+	{name: "REPORT CAPABILITIES", usage: "5e 02 0000000000 ffff 00", class: exclusive, moves: allocates(7, 2), run: (*Disk).reportCapabilities},
+	{name: "READ FULL STATUS", usage: "5e 03 0000000000 ffff 00", class: exclusive, moves: allocates(7, 2), run: (*Disk).readFullStatus},
+	{name: "REGISTER", usage: "5f 00 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).register},
+	{name: "RESERVE", usage: "5f 01 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).persistentReserve},
+	{name: "RELEASE", usage: "5f 02 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).persistentRelease},
+	{name: "CLEAR", usage: "5f 03 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).clearReservations},
+	{name: "PREEMPT", usage: "5f 04 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).preempt},
+	{name: "PREEMPT AND ABORT", usage: "5f 05 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).preempt},
+	{name: "REGISTER AND IGNORE EXISTING KEY", usage: "5f 06 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).register},
+	{name: "REGISTER AND MOVE", usage: "5f 07 ff 0000 ffffffff 00", class: exclusive, moves: takes(5, 4), run: (*Disk).registerAndMove},
+}
+
+// Persistent reservation types (SPC-5 6.16.3.4).
+const (
+	writeExclusive                 = 0x1
+	exclusiveAccess                = 0x3
+	writeExclusiveRegistrantsOnly  = 0x5
+	exclusiveAccessRegistrantsOnly = 0x6
+	writeExclusiveAllRegistrants   = 0x7
+	exclusiveAccessAllRegistrants  = 0x8
+)
+
+// maxRegistrations bounds what initiators can make a disk remember.
+const maxRegistrations = 1024
+
+// reservations are those of one disk, under Disk.mu.
+//
+// A persistent reservation is there while kind isn't 0. Then holder is the
+// registration that holds it, one of list, or nil for the types that all
+// registrants hold; of those list has at least one.
+type reservations struct {
+	legacy *nexus // who has done RESERVE
+
+	list       []*registration
+	generation uint32 // PRGENERATION
+	kind       byte
+	holder     *registration
+}
+
+type registration struct {
+	who      identity
+	allPorts bool // ALL_TG_PT: at whichever target port
+	key      uint64
+}
+
+// find returns the registration of who, or nil.
+func (r *reservations) find(who identity) *registration {
+	for _, g := range r.list {
+		if g.who.initiator == who.initiator && (g.allPorts || g.who.port == who.port) {
+			return g
+		}
+	}
+	return nil
+}
+
+func allRegistrants(kind byte) bool {
+	return kind == writeExclusiveAllRegistrants || kind == exclusiveAccessAllRegistrants
+}
+
+// holds tells whether g is a reservation holder.
+func (r *reservations) holds(g *registration) bool {
+	return r.kind != 0 && g != nil && (g == r.holder || allRegistrants(r.kind))
+}
+
+// denies returns the classes of commands that a nexus may not run.
+func (r *reservations) denies(n *nexus) uint32 {
+	if r.legacy != nil && r.legacy != n {
+		return uint32(reads | writes | exclusive)
+	}
+	if r.kind == 0 {
+		return 0
+	}
+	g := r.find(n.who)
+	switch {
+	case r.holds(g):
+		return 0
+	case g != nil && (r.kind == writeExclusiveRegistrantsOnly || r.kind == exclusiveAccessRegistrantsOnly):
+		return 0
+	case r.kind == writeExclusive, r.kind == writeExclusiveRegistrantsOnly, r.kind == writeExclusiveAllRegistrants:
+		return uint32(writes)
+	}
+	return uint32(reads | writes)
+}
+
+// reservationsChanged works out anew what each nexus may do. Disk.mu is held.
+func (d *Disk) reservationsChanged() {
+	for _, n := range *d.nexuses.Load() {
+		n.deny.Store(d.reserve.denies(n))
+	}
+}
+
+// reserveUnit is SPC-2 7.21. There is no compatible reservation handling: where
+// there are registrations, it conflicts.
+func (d *Disk) reserveUnit(n *nexus, c *Command) Sense {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.reserve.list) > 0 {
+		c.Status = ReservationConflict
+		return Sense{}
+	}
+	d.reserve.legacy = n
+	d.reservationsChanged()
+	return Sense{}
+}
+
+// releaseUnit is SPC-2 7.18. From another nexus than the holder it is no error
+// and does nothing.
+func (d *Disk) releaseUnit(n *nexus, c *Command) Sense {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.reserve.list) > 0 {
+		c.Status = ReservationConflict
+		return Sense{}
+	}
+	if d.reserve.legacy == n {
+		d.reserve.legacy = nil
+		d.reservationsChanged()
+	}
+	return Sense{}
+}

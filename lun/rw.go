@@ -1,0 +1,242 @@
+package lun
+
+import (
+	"errors"
+	"syscall"
+)
+
+// FUA and FUA_NV (obsolete, but kept by initiators) in a CDB's flags.
+const fuaBits = 0x0a
+
+var blockOps = []op{
+	{name: "READ(6)", usage: "08 1fffff ff 00", class: reads | medium, moves: movesIn, run: (*Disk).read},
+	{name: "READ(10)", usage: "28 1a ffffffff 00 ffff 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
+	{name: "READ(12)", usage: "a8 1a ffffffff ffffffff 00 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
+	{name: "READ(16)", usage: "88 1a ffffffffffffffff ffffffff 00 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
+	{name: "WRITE(6)", usage: "0a 1fffff ff 00", class: writes | medium, moves: movesOut, run: (*Disk).write},
+	{name: "WRITE(10)", usage: "2a 1a ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "WRITE(12)", usage: "aa 1a ffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "WRITE(16)", usage: "8a 1a ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "PRE-FETCH(10)", usage: "34 02 ffffffff 00 ffff 00", class: reads | medium, run: (*Disk).prefetch},
+	{name: "PRE-FETCH(16)", usage: "90 02 ffffffffffffffff ffffffff 00 00", class: reads | medium, run: (*Disk).prefetch},
+	{name: "SYNCHRONIZE CACHE(10)", usage: "35 02 ffffffff 00 ffff 00", class: writes | medium, run: (*Disk).synchronize},
+	{name: "SYNCHRONIZE CACHE(16)", usage: "91 02 ffffffffffffffff ffffffff 00 00", class: writes | medium, run: (*Disk).synchronize},
+}
+
+// extent returns the LOGICAL BLOCK ADDRESS and the TRANSFER LENGTH, in the
+// places that most CDBs of a length have them.
+func extent(cdb []byte) (lba, n uint64) {
+	switch cdb[0] >> 5 {
+	case 0:
+		if n = uint64(cdb[4]); n == 0 {
+			n = 256 // SBC-4 5.11: an old way to say 256
+		}
+		return uint64(be24(cdb[1:]) & 0x1fffff), n
+	case 1, 2:
+		return uint64(be32(cdb[2:])), uint64(be16(cdb[7:]))
+	case 5:
+		return uint64(be32(cdb[2:])), uint64(be32(cdb[6:]))
+	case 3:
+		return be64(cdb[12:]), uint64(be32(cdb[28:]))
+	}
+	return be64(cdb[2:]), uint64(be32(cdb[10:]))
+}
+
+// lengthField is where extent finds the TRANSFER LENGTH.
+func lengthField(cdb []byte) int {
+	switch cdb[0] >> 5 {
+	case 0:
+		return 4
+	case 1, 2:
+		return 7
+	case 5:
+		return 6
+	case 3:
+		return 28
+	}
+	return 10
+}
+
+// flags returns the byte with FUA, DPO and BYTCHK. A 6-byte CDB has none.
+func flags(cdb []byte) byte {
+	switch cdb[0] >> 5 {
+	case 0:
+		return 0
+	case 3:
+		return cdb[10]
+	}
+	return cdb[1]
+}
+
+func movesIn(d *Disk, cdb []byte) (out, in uint64) {
+	if lba, n := extent(cdb); d.outside(cdb, lba, n).Key == NoSense {
+		return 0, n * d.blockSize
+	}
+	return 0, 0
+}
+
+func movesOut(d *Disk, cdb []byte) (out, in uint64) {
+	_, out = movesIn(d, cdb)
+	return out, 0
+}
+
+// outside returns what is wrong with n blocks at lba as the extent of a command
+// that transfers them.
+func (d *Disk) outside(cdb []byte, lba, n uint64) Sense {
+	if n > uint64(d.opt.MaxTransfer) {
+		return InvalidField(lengthField(cdb), 7)
+	}
+	return d.beyond(lba, n)
+}
+
+// beyond returns LBA OUT OF RANGE if the blocks aren't all there.
+func (d *Disk) beyond(lba, n uint64) Sense {
+	if lba >= d.blocks || n > d.blocks-lba {
+		return Sense{Key: IllegalRequest, Code: ASCLBAOutOfRange}
+	}
+	return Sense{}
+}
+
+// writeProtected returns the sense data for a write that isn't allowed.
+func (d *Disk) writeProtected() Sense {
+	switch {
+	case d.opt.ReadOnly:
+		return Sense{Key: DataProtect, Code: ASCWriteProtected}
+	case d.softProtect.Load():
+		return Sense{Key: DataProtect, Code: ASCSoftwareWriteProtected}
+	}
+	return Sense{}
+}
+
+func (d *Disk) read(_ *nexus, c *Command) Sense {
+	lba, n := extent(c.CDB)
+	if s := d.outside(c.CDB, lba, n); s.Key != NoSense || n == 0 {
+		return s
+	}
+	if flags(c.CDB)&fuaBits != 0 {
+		// What comes back has to be on the medium (SBC-4 4.16).
+		if s := d.flush(); s.Key != NoSense {
+			return s
+		}
+	}
+	d.locks.share(lba, n)
+	defer d.locks.unshare(lba, n)
+	return d.readBlocks(c, lba, n)
+}
+
+// readBlocks answers with n blocks at lba as far as there is room.
+func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
+	want := n * d.blockSize
+	at := lba * d.blockSize
+	for _, b := range c.DataIn {
+		if want == 0 {
+			break
+		}
+		b = b[:min(uint64(len(b)), want)]
+		done, err := d.store.ReadAt(b, int64(at))
+		if err != nil {
+			return d.readError(err, at+uint64(done))
+		}
+		at += uint64(len(b))
+		want -= uint64(len(b))
+	}
+	c.InLen = n * d.blockSize
+	return Sense{}
+}
+
+func (d *Disk) write(_ *nexus, c *Command) Sense {
+	lba, n := extent(c.CDB)
+	if s := d.outside(c.CDB, lba, n); s.Key != NoSense {
+		return s
+	}
+	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
+		return s
+	}
+	d.locks.share(lba, n)
+	s := d.writeBlocks(c.DataOut, 0, lba, n)
+	d.locks.unshare(lba, n)
+	if s.Key != NoSense {
+		return s
+	}
+	c.OutLen = n * d.blockSize
+	return d.settle(flags(c.CDB))
+}
+
+// writeBlocks writes n blocks at lba from the data after its first skip bytes.
+// Of data that is short the whole blocks are written: the initiator learns
+// about the rest from the residual count.
+func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
+	have := total(data)
+	have -= min(have, skip)
+	size := min(n, have/d.blockSize) * d.blockSize
+	var s Sense
+	cut(data, skip, skip+size, func(b []byte, at uint64) bool {
+		at += lba * d.blockSize
+		if done, err := d.store.WriteAt(b, int64(at)); err != nil {
+			s = d.writeError(err, at+uint64(done))
+			return false
+		}
+		return true
+	})
+	return s
+}
+
+// settle makes what was written durable if the flags or the lack of a write
+// cache want it so.
+func (d *Disk) settle(flags byte) Sense {
+	if flags&fuaBits != 0 || !d.writeBack.Load() {
+		return d.flush()
+	}
+	return Sense{}
+}
+
+func (d *Disk) flush() Sense {
+	if err := d.store.Sync(); err != nil {
+		return writeSense(err)
+	}
+	return Sense{}
+}
+
+// readError is the sense data for a store that failed at a byte.
+func (d *Disk) readError(err error, at uint64) Sense {
+	s := Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
+	if errors.Is(err, syscall.EIO) {
+		s = Sense{Key: MediumError, Code: ASCUnrecoveredReadError}
+	}
+	s.Info, s.HasInfo = at/d.blockSize, true
+	return s
+}
+
+func (d *Disk) writeError(err error, at uint64) Sense {
+	s := writeSense(err)
+	s.Info, s.HasInfo = at/d.blockSize, true
+	return s
+}
+
+func writeSense(err error) Sense {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return Sense{Key: DataProtect, Code: ASCSpaceAllocationFailed}
+	case errors.Is(err, syscall.EROFS):
+		return Sense{Key: DataProtect, Code: ASCWriteProtected}
+	case errors.Is(err, syscall.EIO):
+		return Sense{Key: MediumError, Code: ASCWriteError}
+	}
+	return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
+}
+
+// prefetch has nothing to fetch ahead into, which SBC-4 5.14 answers with GOOD.
+func (d *Disk) prefetch(_ *nexus, c *Command) Sense {
+	lba, n := extent(c.CDB)
+	return d.beyond(lba, n)
+}
+
+func (d *Disk) synchronize(_ *nexus, c *Command) Sense {
+	lba, n := extent(c.CDB)
+	if s := d.beyond(lba, n); s.Key != NoSense {
+		return s
+	}
+	// With IMMED it is durable before the status too: that is allowed, and an
+	// error has somewhere to go.
+	return d.flush()
+}

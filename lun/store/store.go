@@ -1,0 +1,132 @@
+// Package store says what a logical unit asks of the place where its blocks
+// lie, and helps with stores that can do less.
+//
+// A store is a run of bytes with a fixed size. [lunlab/lun/store/mem], file and
+// null are the ones that come along; package storetest holds the suite that
+// they and any other have to pass.
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Store is the least that a store does.
+//
+// All methods are safe for concurrent use. Where a write overlaps another call,
+// each byte is the old or the new one; what doesn't overlap isn't disturbed.
+//
+// Errors wrap the operating system's (syscall.ENOSPC, syscall.EIO) where it is
+// at fault, since the unit tells them apart for its sense data.
+type Store interface {
+	// ReadAt fills p from the bytes at off. It reads all of p or returns an
+	// error, with the count of bytes that were read before it. What was never
+	// written reads as zeros.
+	ReadAt(p []byte, off int64) (n int, err error)
+
+	// WriteAt stores p at off, all of it or an error with the count of bytes
+	// that were written before it. A later ReadAt sees them at once; a crash
+	// may lose them until Sync has returned.
+	WriteAt(p []byte, off int64) (n int, err error)
+
+	// Size is the size in bytes. It doesn't change.
+	Size() int64
+
+	// Sync returns when all that was written before the call is durable.
+	Sync() error
+
+	// Close gives up the store. Calls that still run end first or fail with
+	// [ErrClosed], as do later ones.
+	Close() error
+}
+
+// Sparse is a Store with holes: parts that read as zeros and take up no room.
+type Sparse interface {
+	Store
+
+	// Unmap makes n bytes at off read as zeros and frees their room as far as
+	// the store's granularity allows.
+	Unmap(off, n int64) error
+
+	// Extent tells whether the byte at off has room of its own, and for how
+	// many bytes, at least 1 and at most limit, the answer is the same. It may
+	// stop short of the true end.
+	Extent(off, limit int64) (mapped bool, n int64, err error)
+}
+
+// Zeroer is a Store that writes zeros faster than WriteAt does.
+type Zeroer interface {
+	// Zero makes n bytes at off read as zeros. Whether they keep their room is
+	// the store's business.
+	Zero(off, n int64) error
+}
+
+// Waiter is a Store that knows whether its calls may sleep. One that isn't a
+// Waiter is taken to do so.
+type Waiter interface {
+	// Blocking reports whether a call may wait for anything but memory.
+	Blocking() bool
+}
+
+var (
+	// ErrRange is returned for an access that isn't wholly within the store.
+	// Nothing was read or written then.
+	ErrRange = errors.New("store: access out of range")
+
+	// ErrClosed is returned by the calls on a store that was closed.
+	ErrClosed = errors.New("store: closed")
+
+	// ErrLocked is returned for a store that another process or another opener
+	// of this one uses.
+	ErrLocked = errors.New("store: in use by another opener")
+)
+
+// CheckRange returns an error that wraps [ErrRange] unless n bytes at off lie
+// within a store of the given size.
+func CheckRange(size, off, n int64) error {
+	if off < 0 || n < 0 || off > size || n > size-off {
+		return fmt.Errorf("%w: %d bytes at %d of %d", ErrRange, n, off, size)
+	}
+	return nil
+}
+
+// Blocking reports whether calls on s may sleep.
+func Blocking(s Store) bool {
+	if w, ok := s.(Waiter); ok {
+		return w.Blocking()
+	}
+	return true
+}
+
+// zeros is what Zero writes where the store has nothing better.
+var zeros [64 << 10]byte
+
+// Zero makes n bytes at off of s read as zeros, in the best way that s has.
+func Zero(s Store, off, n int64) error {
+	switch z := s.(type) {
+	case Zeroer:
+		return z.Zero(off, n)
+	case Sparse:
+		return z.Unmap(off, n)
+	}
+	if err := CheckRange(s.Size(), off, n); err != nil {
+		return err
+	}
+	for n > 0 {
+		p := zeros[:min(n, int64(len(zeros)))]
+		if _, err := s.WriteAt(p, off); err != nil {
+			return err
+		}
+		off, n = off+int64(len(p)), n-int64(len(p))
+	}
+	return nil
+}
+
+// Extent is s.Extent for a [Sparse] store and says that all is mapped for any
+// other.
+func Extent(s Store, off, limit int64) (mapped bool, n int64, err error) {
+	if sp, ok := s.(Sparse); ok {
+		return sp.Extent(off, limit)
+	}
+	return true, limit, nil
+}
