@@ -23,12 +23,20 @@ type host struct {
 // unit attention.
 func newHost(t testing.TB, size int64, o lun.DiskOptions) *host {
 	t.Helper()
+	return hostOf(t, mustMem(t, size), o)
+}
+
+func mustMem(t testing.TB, size int64) *mem.Store {
+	t.Helper()
 	s, err := mem.New(size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hostOf(t, s, o)
+	return s
 }
+
+// thickOnly hides what a store can do beyond the least.
+type thickOnly struct{ store.Store }
 
 func hostOf(t testing.TB, s store.Store, o lun.DiskOptions) *host {
 	t.Helper()

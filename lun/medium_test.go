@@ -1,0 +1,126 @@
+package lun_test
+
+import (
+	"bytes"
+	"testing"
+
+	"lunlab/lun"
+)
+
+func TestUnitAttentions(t *testing.T) {
+	d, err := lun.NewDisk(mustMem(t, 1<<20), lun.DiskOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{t, d, &lun.Nexus{Name: "a"}}
+	h.do("12 00 00 00ff 00", nil, 255).good() // leaves it pending
+	h.do("a0 00 00 000000 00000100 00 00", nil, 256).good()
+	h.do("25 00 00000000 0000 00 00", nil, 8).attention(lun.ASCPowerOnOrReset)
+	h.do("25 00 00000000 0000 00 00", nil, 8).good()
+	o := h.other("b")
+	d.Notify(h.n, lun.CommandsCleared)
+	d.Notify(nil, lun.LUNsChanged)
+	d.Notify(nil, lun.LUNsChanged)
+	h.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCReportedLUNsDataHasChanged)
+	h.do("00 00 00 00 00 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCCommandsCleared)
+	// REQUEST SENSE reports it as data, and clears it.
+	o.do("03 00 00 00 12 00", nil, 255).is("7000 06 00000000 0a 00000000 3f0e 00000000")
+	o.do("03 01 00 00 ff 00", nil, 255).is("72000000 00000000")
+	o.do("00 00 00 00 00 00", nil, 0).good()
+	// A reset makes what was pending moot.
+	d.Notify(nil, lun.LUNsChanged)
+	d.Notify(o.n, lun.LogicalUnitReset)
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
+	o.do("00 00 00 00 00 00", nil, 0).good()
+	// A nexus that was lost is a new one.
+	d.Notify(o.n, lun.NexusLoss)
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCPowerOnOrReset)
+	d.Notify(&lun.Nexus{}, lun.NexusLoss)
+	// An unknown command gets it too.
+	d.Notify(nil, lun.LUNsChanged)
+	h.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
+	h.do("ff 00 00 00 00 00", nil, 0).attention(lun.ASCReportedLUNsDataHasChanged)
+}
+
+func TestStartStop(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	o := h.other("b")
+	h.do("1b 00 00 00 00 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCNotReadyInitializingRequired)
+	o.run(transfer(0x28, 0, 1, 0), nil, 512).fails(lun.NotReady, lun.ASCNotReadyInitializingRequired)
+	o.do("12 00 00 00ff 00", nil, 255).good()
+	o.do("03 00 00 00 12 00", nil, 255).is("7000 02 00000000 0a 00000000 0402 00000000")
+	h.do("1b 00 00 00 01 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).good()
+	h.do("1b 00 00 00 02 00", nil, 0).field(4, 1) // LOEJ without removable media
+	for _, cdb := range []string{"1b 00 00 00 10 00", "1b 01 00 02 20 00", "1b 00 00 01 30 00", "1b 00 00 00 a0 00", "1b 00 00 00 b0 00", "1b 00 00 00 70 00"} {
+		h.do(cdb, nil, 0).good()
+	}
+	h.do("1b 00 00 00 40 00", nil, 0).field(4, 7)
+	h.do("1b 00 00 02 30 00", nil, 0).field(3, 3)
+	h.do("1b 00 00 01 00 00", nil, 0).field(3, 3)
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+}
+
+func TestRemovable(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{Removable: true})
+	o := h.other("b")
+	h.run(transfer(0x2a, 5, 1, 0), pattern(512, 1), 0).good()
+	o.do("1e 00 00 00 01 00", nil, 0).good()
+	h.do("1b 00 00 00 02 00", nil, 0).fails(lun.IllegalRequest, lun.ASCMediumRemovalPrevented)
+	o.do("1e 00 00 00 00 00", nil, 0).good()
+	h.do("1b 00 00 00 02 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCMediumNotPresent)
+	o.do("25 00 00000000 0000 00 00", nil, 8).fails(lun.NotReady, lun.ASCMediumNotPresent)
+	o.do("1b 00 00 00 01 00", nil, 0).fails(lun.NotReady, lun.ASCMediumNotPresent)
+	h.do("1b 00 00 00 03 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
+	if a := o.run(transfer(0x28, 5, 1, 0), nil, 512).good(); !bytes.Equal(a.data, pattern(512, 1)) {
+		t.Error("the data didn't survive the ejection")
+	}
+	// By hand.
+	h.do("1e 00 00 00 01 00", nil, 0).good()
+	h.disk.Eject()
+	h.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCMediumNotPresent)
+	h.disk.Load()
+	h.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
+	// The prevention ends with the nexus, or with a reset.
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
+	h.disk.Notify(h.n, lun.NexusLoss)
+	o.do("1b 00 00 00 02 00", nil, 0).good()
+	o.do("1b 00 00 00 03 00", nil, 0).good()
+	o.do("1e 00 00 00 01 00", nil, 0).good()
+	h.disk.Notify(nil, lun.LogicalUnitReset)
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
+	o.do("1b 00 00 00 02 00", nil, 0).good()
+}
+
+func TestReserve(t *testing.T) {
+	for _, c := range []struct{ reserve, release string }{
+		{"16 00 00 00 00 00", "17 00 00 00 00 00"},
+		{"56 00 0000000000 0000 00", "57 00 0000000000 0000 00"},
+	} {
+		h := newHost(t, 1<<20, lun.DiskOptions{})
+		o := h.other("b")
+		h.do(c.reserve, nil, 0).good()
+		h.do(c.reserve, nil, 0).good()
+		for _, cdb := range []string{c.reserve, "00 00 00 00 00 00", "28 00 00000000 00 0001 00", "2a 00 00000000 00 0001 00",
+			"1a 00 08 00 ff 00", "5e 00 0000000000 00ff 00", "5f 00 00 0000 00000018 00", "1b 00 00 00 00 00"} {
+			o.do(cdb, make([]byte, 512), 512).conflict()
+		}
+		o.do("12 00 00 00ff 00", nil, 255).good()
+		o.do("25 00 00000000 0000 00 00", nil, 8).good()
+		o.do(c.release, nil, 0).good()
+		o.do("00 00 00 00 00 00", nil, 0).conflict()
+		h.run(transfer(0x2a, 0, 1, 0), make([]byte, 512), 0).good()
+		h.do(c.release, nil, 0).good()
+		o.do(c.reserve, nil, 0).good()
+		h.disk.Notify(o.n, lun.NexusLoss)
+		h.do("00 00 00 00 00 00", nil, 0).good()
+		h.do(c.reserve, nil, 0).good()
+		h.disk.Notify(nil, lun.LogicalUnitReset)
+		p := h.other("c")
+		p.do(c.reserve, nil, 0).good()
+	}
+}
