@@ -1,0 +1,446 @@
+package iscsi
+
+import (
+	"encoding/binary"
+	"math"
+	"sync"
+
+	"lunlab/lun"
+	"lunlab/target"
+	"lunlab/target/iscsi/pdu"
+)
+
+// command is a SCSI command from its arrival to its answer.
+type command struct {
+	target.Task
+	conn *conn
+	req  pdu.SCSICommand
+	unit *target.LogicalUnit
+
+	cdb     [16]byte
+	longCDB []byte
+
+	// bidiRead is the Expected Bidirectional Read Data Transfer Length.
+	bidiRead uint32
+
+	// outWant and inWant are how many bytes of data the unit takes and gives at
+	// the most, within what the initiator is ready for.
+	outWant, inWant int
+
+	// shared says that the command had to wait for its turn: it may be started,
+	// and ended, by a goroutine other than its reader.
+	shared bool
+
+	// step is the most data of a PDU of the answer: it may be negotiated anew
+	// while the command runs.
+	step int
+
+	admission target.Admission
+	noMemory  bool
+	failure   lun.Sense // if its Key isn't NoSense: how it is to fail
+
+	// The state of data-out; see dataout.go. Guarded by conn.mu.
+	xfer transfer
+
+	data    *buffer   // data-out that was gathered
+	dataOut [1][]byte // memory for Task.DataOut
+	iov     [][]byte  // memory for Task.DataIn
+}
+
+var commands = sync.Pool{New: func() any { return new(command) }}
+
+func (c *conn) newCommand() *command {
+	k := commands.Get().(*command)
+	k.conn = c
+	return k
+}
+
+// release gives up a command that nothing else knows any more.
+func (k *command) release() {
+	if k.shared {
+		k.abandon()
+		return
+	}
+	if k.data != nil {
+		k.data.drop()
+		k.data = nil
+	}
+	k.Reset()
+	k.conn, k.unit, k.longCDB, k.bidiRead, k.outWant, k.inWant = nil, nil, nil, 0, 0, 0
+	k.noMemory, k.failure = false, lun.Sense{}
+	k.xfer.reset()
+	k.dataOut[0] = nil
+	commands.Put(k)
+}
+
+// abandon gives up a command into whose buffer the reader may still be writing.
+func (k *command) abandon() {
+	if k.data != nil {
+		k.data.forget()
+	}
+}
+
+// maxTransfer bounds the data of one command, in bytes. A unit that has a lower
+// bound says so (SBC-4 6.6.4) and refuses.
+const maxTransfer = 1<<maxBufferBits - bufferSlack
+
+// scsiCommand takes in a SCSI Command PDU. data is in the input buffer.
+func (c *conn) scsiCommand(b, data []byte) error {
+	k := c.newCommand()
+	a := arrival{conn: c}
+	if err := k.req.Decode(b); err != nil {
+		a.reason = pdu.ReasonInvalidField
+	} else if c.sess.nexus == nil {
+		// In a discovery session there is only SendTargets, and logout
+		// (RFC 7143 4.3).
+		a.reason = pdu.ReasonProtocolError
+	} else if err := k.readAHS(b[pdu.BHSLen:]); err != nil {
+		a.reason = pdu.ReasonInvalidField
+	}
+	a.sn, a.immediate = k.req.CmdSN, k.req.Immediate
+	if a.reason != 0 {
+		k.release()
+		copy(a.bhs[:], b)
+		c.sess.arrive(c, &a)
+		return nil
+	}
+	k.unit = c.sess.nexus.Lookup(target.Address(k.req.LUN))
+	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
+	read := k.req.ExpectedDataTransferLength
+	if k.req.Write {
+		k.outWant = int(min(out, uint64(k.req.ExpectedDataTransferLength), maxTransfer))
+		read = k.bidiRead
+	}
+	if k.req.Read {
+		k.inWant = int(min(in, uint64(read), maxTransfer))
+	}
+	if k.req.Write {
+		k.expectData(data)
+	}
+	// Data that is all here and whose turn it is may stay in the input buffer.
+	if len(data) > 0 {
+		if k.xfer.complete() && !k.unit.Unit().Blocking() && (k.req.Immediate || k.req.CmdSN == c.sess.exp.Load()) {
+			k.dataOut[0] = data[:min(len(data), k.outWant)]
+			k.DataOut = k.dataOut[:]
+		} else if k.allocate() {
+			copy(k.data.b[:k.outWant], data)
+		}
+	}
+	if k.req.Write && !k.xfer.complete() {
+		if !c.register(k) {
+			a.reason = pdu.ReasonTaskInProgress
+			copy(a.bhs[:], b)
+			k.release()
+			c.sess.arrive(c, &a)
+			return nil
+		}
+	}
+	a.cmd = k
+	c.sess.arrive(c, &a)
+	return nil
+}
+
+// readAHS takes the CDB's end and the bidirectional length from the additional
+// header segments.
+func (k *command) readAHS(b []byte) error {
+	k.cdb = k.req.CDB
+	k.CDB = k.cdb[:]
+	for len(b) > 0 {
+		a, rest, err := pdu.NextAHS(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		switch a.Type {
+		case pdu.AHSExtendedCDB:
+			if k.longCDB != nil {
+				return pdu.ErrField
+			}
+			k.longCDB = append(append(make([]byte, 0, 16+len(a.Data)), k.cdb[:]...), a.Data...)
+			k.CDB = k.longCDB
+			if len(k.CDB) > maxCDB {
+				return pdu.ErrField
+			}
+		case pdu.AHSBidiReadExpectedLength:
+			if len(a.Data) != 4 {
+				return pdu.ErrField
+			}
+			k.bidiRead = binary.BigEndian.Uint32(a.Data)
+		default:
+			return pdu.ErrField
+		}
+	}
+	return nil
+}
+
+// maxCDB is the longest CDB that there is (SPC-5 4.2.3).
+const maxCDB = 260
+
+// begin starts what has come in its turn. on is the connection whose goroutine
+// this is.
+func (on *conn) begin(a *arrival) {
+	c := a.conn
+	k := a.cmd
+	switch {
+	case a.void:
+		on.sess.end(false)
+		return
+	case a.reason != 0:
+		c.sess.end(a.immediate)
+		c.reject(a.reason, a.bhs[:])
+	case k == nil:
+		c.handle(a)
+		return
+	case k.admission == target.DuplicateTag:
+		// An overlapped command (SAM-5 5.10, RFC 7143 11.17.1).
+		c.unregister(k)
+		bhs := a.header()
+		k.release()
+		c.sess.end(a.immediate)
+		c.reject(pdu.ReasonTaskInProgress, bhs)
+	case k.admission == target.NexusClosed:
+		c.unregister(k)
+		c.sess.end(a.immediate)
+	case k.admission == target.Full:
+		c.unregister(k)
+		k.Status = lun.TaskSetFull
+		c.finish(k)
+	default:
+		if c.deliver(k) {
+			on.run(k)
+		}
+		return
+	}
+	if c != on {
+		c.out.flush(false)
+	}
+}
+
+// run executes a command whose data is all here.
+func (on *conn) run(k *command) {
+	switch {
+	case k.noMemory || k.failure.Key != lun.NoSense:
+		// The task leaves its set as one that never ran.
+		s := k.failure
+		if !k.FailUnexecuted(s) {
+			return
+		}
+		if k.noMemory {
+			k.Status, k.Sense = lun.Busy, nil
+		}
+		k.conn.finish(k)
+		if k.conn != on {
+			k.conn.out.flush(false)
+		}
+	case k.unit.Unit().Blocking():
+		on.srv.wg.Add(1)
+		go func() {
+			defer on.srv.wg.Done()
+			k.conn.runApart(k)
+		}()
+	case k.conn == on:
+		on.runHere(k)
+	default:
+		k.conn.runApart(k)
+	}
+}
+
+// runHere executes a command in the reader of its own connection.
+func (c *conn) runHere(k *command) {
+	need := c.answerRoom(k)
+	if c.arena == nil || c.arenaOff+need > len(c.arena.b) {
+		if c.arena != nil {
+			c.arena.drop()
+		}
+		c.arenaOff = 0
+		if c.arena = c.srv.pool.get(max(need, arenaSize)); c.arena == nil {
+			k.noMemory = true
+			c.run(k)
+			return
+		}
+	}
+	buf, off := c.arena, c.arenaOff
+	k.layout(buf.b[off:])
+	if !k.Execute() {
+		return
+	}
+	end := off + k.encodeAnswer(buf.b[off:])
+	answer := k.Leave()
+	c.sess.end(k.req.Immediate)
+	if answer {
+		c.arenaOff = end
+		c.out.commit(buf, off, end)
+	}
+	k.release()
+}
+
+// runApart executes a command on another goroutine than its connection's.
+func (c *conn) runApart(k *command) {
+	buf := c.srv.pool.get(c.answerRoom(k))
+	if buf == nil {
+		if k.FailUnexecuted(lun.Sense{}) {
+			k.Status, k.Sense = lun.Busy, nil
+			c.finish(k)
+			c.out.flush(false)
+		}
+		return
+	}
+	k.layout(buf.b)
+	if !k.Execute() {
+		buf.drop()
+		return
+	}
+	end := k.encodeAnswer(buf.b)
+	answer := k.Leave()
+	c.sess.end(k.req.Immediate)
+	if answer {
+		c.out.commit(buf, 0, end)
+	}
+	buf.drop()
+	k.release()
+	c.out.flush(false)
+}
+
+// finish answers a command that has left its task set unexecuted.
+func (c *conn) finish(k *command) {
+	n := c.digests.wireLen(senseRoom)
+	b := make([]byte, n)
+	k.InLen, k.OutLen = 0, 0
+	k.inWant = 0
+	end := k.encodeAnswer(b)
+	c.sess.end(k.req.Immediate)
+	buf := &buffer{b: b, pool: &uncounted}
+	buf.refs.Store(1)
+	c.out.commit(buf, 0, end)
+	buf.drop()
+	k.release()
+}
+
+// TaskAborted is called when task management has ended the command before it
+// ran. Its memory isn't used again, as the reader may be filling it just now.
+func (k *command) TaskAborted(*target.Task) {
+	k.conn.unregister(k)
+	k.abandon()
+	k.conn.sess.end(k.req.Immediate)
+}
+
+// senseRoom is what sense data takes in a response's data segment.
+const senseRoom = 2 + lun.MaxSense
+
+// answerRoom bounds what the answer to k takes on the wire, and fixes its step.
+func (c *conn) answerRoom(k *command) int {
+	k.step = c.dataInStep()
+	n := c.digests.wireLen(senseRoom)
+	if k.inWant > 0 {
+		pdus := (k.inWant + k.step - 1) / k.step
+		bursts := k.inWant/int(c.sess.params.MaxBurstLength) + 1
+		n += k.inWant + (pdus+bursts)*(c.digests.wireLen(1)+4)
+	}
+	return n
+}
+
+// dataInStep is the most data that the initiator takes in a PDU now.
+func (c *conn) dataInStep() int { return int(c.step.Load()) }
+
+// dataInLen is the length of the Data-In PDU that begins at off of n bytes: no
+// more than the initiator takes at once, and not beyond the end of a burst.
+func (k *command) dataInLen(off, n int) int {
+	burst := int(k.conn.sess.params.MaxBurstLength)
+	return min(k.step, burst-off%burst, n-off)
+}
+
+// layout points Task.DataIn to where the data of the answer's PDUs will be in b,
+// so that the unit puts it there.
+func (k *command) layout(b []byte) {
+	k.iov = k.iov[:0]
+	c := k.conn
+	at := 0
+	for off := 0; off < k.inWant; {
+		n := k.dataInLen(off, k.inWant)
+		from := at + c.digests.headerLen()
+		k.iov = append(k.iov, b[from:from+n:from+n])
+		at += c.digests.wireLen(n)
+		off += n
+	}
+	k.DataIn = k.iov
+}
+
+// encodeAnswer writes the PDUs of the answer around the data that is already in
+// b, and returns their length.
+func (k *command) encodeAnswer(b []byte) int {
+	c := k.conn
+	flags, residual, bidiResidual := k.residuals()
+	n := int(min(k.InLen, uint64(k.inWant)))
+	// Good status goes with the last data (RFC 7143 11.7.3), if it is alone.
+	collapse := n > 0 && k.Status == lun.Good && !k.req.Write
+	at := 0
+	sn := k.xfer.r2tSN
+	for off := 0; off < n; sn++ {
+		l := k.dataInLen(off, n)
+		p := pdu.DataIn{
+			DataSegmentLength: l,
+			InitiatorTaskTag:  k.req.InitiatorTaskTag,
+			TargetTransferTag: pdu.NoTag,
+			DataSN:            sn,
+			BufferOffset:      uint32(off),
+		}
+		off += l
+		p.Final = off == n || off%int(c.sess.params.MaxBurstLength) == 0
+		if off == n && collapse {
+			p.HasStatus, p.Status, p.Residual, p.ResidualCount = true, uint8(k.Status), flags, residual
+		}
+		p.Encode(b[at:])
+		at += c.digests.headerLen()
+		at += c.digests.seal(b[at:], l)
+	}
+	if collapse {
+		return at
+	}
+	data := 0
+	if len(k.Sense) > 0 {
+		data = 2 + len(k.Sense)
+	}
+	p := pdu.SCSIResponse{
+		Residual:              flags,
+		Status:                uint8(k.Status),
+		DataSegmentLength:     data,
+		InitiatorTaskTag:      k.req.InitiatorTaskTag,
+		ExpDataSN:             sn,
+		ResidualCount:         residual,
+		BidiReadResidualCount: bidiResidual,
+	}
+	p.Encode(b[at:])
+	at += c.digests.headerLen()
+	if data > 0 {
+		binary.BigEndian.PutUint16(b[at:], uint16(len(k.Sense)))
+		copy(b[at+2:], k.Sense)
+		at += c.digests.seal(b[at:], data)
+	}
+	return at
+}
+
+// residuals compares what the command moves with what the initiator was ready
+// for (RFC 7143 11.4.5, SAM-5 5.4).
+func (k *command) residuals() (flags uint8, residual, bidi uint32) {
+	diff := func(moved uint64, expected uint32, over, under uint8) uint32 {
+		switch d := int64(moved) - int64(expected); {
+		case d > 0:
+			flags |= over
+			return uint32(min(d, math.MaxUint32))
+		case d < 0:
+			flags |= under
+			return uint32(-d)
+		}
+		return 0
+	}
+	if !k.req.Write {
+		// With neither R nor W there is no data to come, and all is overflow.
+		residual = diff(max(k.InLen, k.OutLen), k.req.ExpectedDataTransferLength, pdu.Overflow, pdu.Underflow)
+		return flags, residual, 0
+	}
+	residual = diff(k.OutLen, k.req.ExpectedDataTransferLength, pdu.Overflow, pdu.Underflow)
+	if k.req.Read {
+		bidi = diff(k.InLen, k.bidiRead, pdu.BidiOverflow, pdu.BidiUnderflow)
+	}
+	return flags, residual, bidi
+}

@@ -1,0 +1,390 @@
+package iscsi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"lunlab/target/iscsi/pdu"
+)
+
+const (
+	// loginInput is the input buffer before full feature phase: a login PDU.
+	loginInput = pdu.BHSLen + pdu.MaxAHSLength + 8192 + 8
+
+	// fullInput is the input buffer afterwards. A PDU that is longer gets a
+	// longer one for its time.
+	fullInput = 64 << 10
+
+	// arenaSize is the room in which the reader gathers its answers.
+	arenaSize = 64<<10 + bufferSlack
+)
+
+// conn is one TCP connection. What has no lock belongs to the goroutine that
+// serves it.
+type conn struct {
+	srv  *Server
+	nc   net.Conn
+	sess *session // from the end of the login on
+	cid  uint16
+
+	in      input
+	digests digests
+	params  Params
+	out     output
+
+	// arena is the reader's own buffer for answers, used up to arenaOff.
+	arena    *buffer
+	arenaOff int
+
+	mu      sync.Mutex
+	waiting map[uint32]*command // for data, by initiator task tag
+	late    lateTags
+	nextTTT uint32
+
+	step     atomic.Uint32 // the initiator's MaxRecvDataSegmentLength
+
+	exchangeMu sync.Mutex
+	exchange   exchange
+
+	began     time.Time
+	phase     atomic.Int32
+	lastHeard atomic.Int64 // Unix nanoseconds
+	pinged    atomic.Int64 // likewise, 0 when no answer is due
+	closing   atomic.Bool  // a logout was answered: nothing more is read
+}
+
+// Phases of a connection.
+const (
+	phaseLogin = iota
+	phaseFull
+)
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{srv: s, nc: nc, params: defaultParams(), began: time.Now(), waiting: map[uint32]*command{}}
+	c.in = input{nc: nc, buf: make([]byte, loginInput), dry: c.dry}
+	c.out.init(nc, c.stamp)
+	c.lastHeard.Store(c.began.UnixNano())
+	return c
+}
+
+// errLoggedOut ends a connection in order.
+var errLoggedOut = errors.New("logged out")
+
+// errProtocol ends a connection whose bytes can't be made sense of.
+var errProtocol = errors.New("iscsi: protocol error")
+
+func (c *conn) serve() {
+	err := c.login()
+	if err == nil {
+		c.in.resize(fullInput)
+		c.step.Store(c.params.MaxRecvDataSegmentLength)
+		c.phase.Store(phaseFull)
+		c.srv.log.Info("login", "session", c.sess.String(), "tsih", c.sess.tsih, "cid", c.cid, "from", c.nc.RemoteAddr())
+		err = c.fullFeature()
+	}
+	if errors.Is(err, errLoggedOut) {
+		c.linger()
+	}
+	c.nc.Close()
+	c.out.fail(net.ErrClosed)
+	if c.sess != nil {
+		c.leaveSession(err)
+	} else if err != nil && !errors.Is(err, io.EOF) {
+		c.srv.log.Warn("login failed", "from", c.nc.RemoteAddr(), "err", err)
+	}
+	if c.arena != nil {
+		c.arena.drop()
+		c.arena = nil
+	}
+}
+
+// leaveSession takes the connection out of its session, which ends with its
+// last one.
+func (c *conn) leaveSession(err error) {
+	x := c.sess
+	x.mu.Lock()
+	if x.conns[c.cid] == c {
+		delete(x.conns, c.cid)
+	}
+	last := len(x.conns) == 0
+	x.mu.Unlock()
+	if last {
+		x.close(reasonOf(err))
+	}
+}
+
+func reasonOf(err error) string {
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+		return "connection closed by the initiator"
+	default:
+		return err.Error()
+	}
+}
+
+// linger lets the last answer reach the peer: closing with bytes unread would
+// reset the connection and throw it away.
+func (c *conn) linger() {
+	if c.out.flush(true) != nil {
+		return
+	}
+	if t, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		t.CloseWrite()
+	}
+	c.nc.SetReadDeadline(time.Now().Add(2 * time.Second))
+	for range 64 {
+		if _, err := c.nc.Read(c.in.buf); err != nil {
+			return
+		}
+	}
+}
+
+// dry is called when the reader has nothing more to do without waiting.
+func (c *conn) dry() error {
+	if err := c.out.flush(true); err != nil {
+		return err
+	}
+	if c.arena != nil && c.arena.refs.Load() == 1 {
+		c.arenaOff = 0
+		if len(c.arena.b) > arenaSize {
+			c.arena.drop()
+			c.arena = nil
+		}
+	}
+	return nil
+}
+
+// fullFeature reads and handles PDUs until the connection ends.
+func (c *conn) fullFeature() error {
+	for !c.closing.Load() {
+		if err := c.next(); err != nil {
+			if c.closing.Load() {
+				return errLoggedOut
+			}
+			return err
+		}
+		if c.out.waiting() >= flushAt {
+			if err := c.out.flush(true); err != nil {
+				return err
+			}
+		}
+	}
+	return errLoggedOut
+}
+
+// next reads one PDU and handles it.
+func (c *conn) next() error {
+	hlen := c.digests.headerLen()
+	b, err := c.in.view(hlen)
+	if err != nil {
+		return err
+	}
+	var h pdu.Header
+	if err := h.Decode(b); err != nil {
+		return err
+	}
+	if h.DataSegmentLength > int(c.params.TargetMaxRecvDataSegmentLength) {
+		// Longer than was declared: a format error, after which nothing that
+		// follows can be trusted (RFC 7143 7.6).
+		return fmt.Errorf("%w: %v with %d bytes of data, more than the declared %d", errProtocol, h.Opcode, h.DataSegmentLength, c.params.TargetMaxRecvDataSegmentLength)
+	}
+	hlen += h.TotalAHSLength
+	if h.TotalAHSLength > 0 {
+		if b, err = c.in.view(hlen); err != nil {
+			return err
+		}
+	}
+	if c.digests.header {
+		n := hlen - digestLen
+		if checksum(b[:n]) != getDigest(b[n:]) {
+			return fmt.Errorf("%w: header digest error", errProtocol)
+		}
+		b = b[:n]
+	}
+	c.lastHeard.Store(time.Now().UnixNano())
+	if h.Opcode == pdu.OpDataOut {
+		var p pdu.DataOut
+		err := p.Decode(b)
+		var bhs [pdu.BHSLen]byte
+		copy(bhs[:], b)
+		c.in.take(hlen)
+		if err != nil {
+			return c.refuse(pdu.ReasonInvalidField, bhs[:], p.DataSegmentLength)
+		}
+		return c.dataOut(&p, &bhs)
+	}
+	return c.request(h, b, hlen)
+}
+
+// request reads the data of a PDU other than Data-Out and hands it on.
+func (c *conn) request(h pdu.Header, b []byte, hlen int) error {
+	n := h.DataSegmentLength
+	total := hlen + n + pdu.Pad(n)
+	if c.digests.data && n > 0 {
+		total += digestLen
+	}
+	if total > len(c.in.buf) {
+		c.in.resize(total)
+		defer c.in.resize(fullInput)
+	}
+	whole, err := c.in.view(total)
+	if err != nil {
+		return err
+	}
+	defer c.in.take(total)
+	b = whole[:len(b)]
+	data := whole[hlen : hlen+n]
+	if c.digests.data && n > 0 && checksum(whole[hlen:total-digestLen]) != getDigest(whole[total-digestLen:]) {
+		// The PDU is as good as not sent; its CmdSN stays open for a retry or
+		// for the initiator to give up (RFC 7143 7.8).
+		c.reject(pdu.ReasonDataDigest, b[:pdu.BHSLen])
+		return nil
+	}
+	switch h.Opcode {
+	case pdu.OpSCSICommand:
+		return c.scsiCommand(b, data)
+	case pdu.OpNOPOut, pdu.OpTaskMgmtRequest, pdu.OpTextRequest, pdu.OpLogoutRequest:
+		return c.numbered(h, b, data)
+	case pdu.OpSNACKRequest:
+		c.reject(pdu.ReasonSNACK, b[:pdu.BHSLen])
+	case pdu.OpLoginRequest:
+		// Not after the login (RFC 7143 7.? and 11.12).
+		c.reject(pdu.ReasonProtocolError, b[:pdu.BHSLen])
+	default:
+		c.reject(pdu.ReasonNotSupported, b[:pdu.BHSLen])
+	}
+	return nil
+}
+
+// refuse answers a PDU with Reject and skips its data, which hasn't been read.
+func (c *conn) refuse(reason pdu.Reason, bhs []byte, n int) error {
+	c.reject(reason, bhs)
+	return c.skipData(n)
+}
+
+// skipData skips n bytes of data and what goes with them.
+func (c *conn) skipData(n int) error {
+	total := n + pdu.Pad(n)
+	if c.digests.data && n > 0 {
+		total += digestLen
+	}
+	return c.in.skip(total)
+}
+
+// stamp fills in ExpCmdSN and MaxCmdSN.
+func (c *conn) stamp(bhs []byte) {
+	if x := c.sess; x != nil {
+		put32(bhs[28:], x.exp.Load())
+		put32(bhs[32:], x.max.Load())
+	}
+}
+
+// send queues one PDU whose header encode writes, with data, padded.
+func (c *conn) send(encode func(bhs []byte), data []byte) {
+	n := c.digests.wireLen(len(data))
+	buf := c.srv.pool.get(n)
+	if buf == nil {
+		// Answers are short and their number is bounded, so that they needn't
+		// count against the limit.
+		buf = &buffer{b: make([]byte, n), pool: &uncounted}
+		buf.refs.Store(1)
+	}
+	encode(buf.b)
+	at := c.digests.headerLen()
+	copy(buf.b[at:], data)
+	c.digests.seal(buf.b[at:], len(data))
+	c.out.commit(buf, 0, n)
+	buf.drop()
+}
+
+// uncounted takes in buffers that no pool gave out.
+var uncounted bufferPool
+
+// reject answers with a Reject PDU (RFC 7143 11.17).
+func (c *conn) reject(reason pdu.Reason, bhs []byte) {
+	p := pdu.Reject{Reason: reason, DataSegmentLength: pdu.BHSLen}
+	c.srv.log.Debug("reject", "from", c.nc.RemoteAddr(), "reason", reason, "pdu", pdu.Opcode(bhs[0]&0x3f))
+	c.send(p.Encode, bhs[:pdu.BHSLen])
+}
+
+// busy tells whether commands of this connection's session are in flight, or
+// answers wait to be written.
+func (c *conn) busy() bool {
+	if c.out.waiting() > 0 {
+		return true
+	}
+	if c.phase.Load() != phaseFull {
+		return false
+	}
+	c.sess.mu.Lock()
+	defer c.sess.mu.Unlock()
+	return c.sess.inFlight > 0
+}
+
+// watch ends the connection if it has been at something for too long.
+func (c *conn) watch(now time.Time) {
+	since := func(ns int64) time.Duration { return now.Sub(time.Unix(0, ns)) }
+	if w := c.out.writeSince.Load(); w != 0 && since(w) > c.srv.opt.WriteTimeout {
+		c.give("the peer doesn't read")
+		return
+	}
+	if c.phase.Load() == phaseLogin {
+		if now.Sub(c.began) > c.srv.opt.LoginTimeout {
+			c.give("login takes too long")
+		}
+		return
+	}
+	if c.closing.Load() {
+		return
+	}
+	heard, pinged := c.lastHeard.Load(), c.pinged.Load()
+	switch {
+	case since(heard) < c.srv.opt.PingInterval:
+		c.pinged.Store(0)
+	case pinged == 0:
+		c.pinged.Store(now.UnixNano())
+		c.ping()
+	case since(pinged) > c.srv.opt.PingInterval:
+		c.give("no answer to NOP-In")
+	}
+}
+
+func (c *conn) give(why string) {
+	c.srv.log.Warn("connection dropped", "from", c.nc.RemoteAddr(), "why", why)
+	c.nc.Close()
+}
+
+// ping sends a NOP-In that asks for an answer (RFC 7143 11.19).
+func (c *conn) ping() {
+	c.mu.Lock()
+	ttt := c.newTTT()
+	c.mu.Unlock()
+	p := pdu.NOPIn{InitiatorTaskTag: pdu.NoTag, TargetTransferTag: ttt}
+	c.send(p.Encode, nil)
+	// The output may be stuck behind a peer that doesn't read, which the
+	// writer's own time-out sees to.
+	go c.out.flush(false)
+}
+
+func u32(b []byte) uint32      { return binary.BigEndian.Uint32(b) }
+func put32(b []byte, v uint32) { binary.BigEndian.PutUint32(b, v) }
+
+// newTTT makes a target transfer tag. The lock is held.
+func (c *conn) newTTT() uint32 {
+	c.nextTTT++
+	if c.nextTTT == pdu.NoTag {
+		c.nextTTT = 0
+	}
+	return c.nextTTT
+}
+
+func isTooManyFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS)
+}

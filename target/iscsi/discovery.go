@@ -1,0 +1,168 @@
+package iscsi
+
+import (
+	"net"
+	"slices"
+	"strings"
+
+	"lunlab/target/iscsi/pdu"
+)
+
+// exchange is the text that a connection negotiates in full feature phase: what
+// has come of a request in several PDUs, and what is left to say of an answer.
+type exchange struct {
+	itt   uint32
+	ttt   uint32
+	in    []byte
+	out   []byte
+	begun bool
+}
+
+// text answers a Text Request (RFC 7143 11.10, 11.11).
+func (c *conn) text(p *pdu.TextRequest, a *arrival) {
+	c.exchangeMu.Lock()
+	defer c.exchangeMu.Unlock()
+	e := &c.exchange
+	if p.TargetTransferTag == pdu.NoTag {
+		// A new exchange; an old one is void.
+		*e = exchange{itt: p.InitiatorTaskTag, begun: true}
+	} else if !e.begun || e.ttt != p.TargetTransferTag || e.itt != p.InitiatorTaskTag {
+		c.reject(pdu.ReasonProtocolError, a.bhs[:])
+		return
+	}
+	if len(e.in)+len(a.data) > maxTextLen {
+		*e = exchange{}
+		c.reject(pdu.ReasonProtocolError, a.bhs[:])
+		return
+	}
+	e.in = append(e.in, a.data...)
+	if p.Continue {
+		c.answerText(p, nil, false, false)
+		return
+	}
+	pairs, err := parseText(e.in)
+	e.in = nil
+	if err != nil || len(e.out) > 0 && len(pairs) > 0 {
+		*e = exchange{}
+		c.reject(pdu.ReasonProtocolError, a.bhs[:])
+		return
+	}
+	n := negotiation{params: &c.params, discovery: c.sess.tgt == nil, seen: map[string]bool{}}
+	for _, kv := range pairs {
+		if kv.key == "SendTargets" {
+			e.out = append(e.out, c.sendTargets(kv.value)...)
+			continue
+		}
+		v, ok := n.answer(kv)
+		if !ok {
+			*e = exchange{}
+			c.reject(pdu.ReasonProtocolError, a.bhs[:])
+			return
+		}
+		if v != "" {
+			e.out = appendPair(e.out, kv.key, v)
+		}
+	}
+	c.step.Store(c.params.MaxRecvDataSegmentLength)
+	step := c.dataInStep()
+	if len(e.out) <= step {
+		out := e.out
+		final := p.Final
+		if final {
+			*e = exchange{}
+		} else {
+			e.out = nil
+		}
+		c.answerText(p, out, final, false)
+		return
+	}
+	out := e.out[:step]
+	e.out = e.out[step:]
+	c.answerText(p, out, false, true)
+}
+
+// answerText sends a Text Response. One that isn't the last has a tag by which
+// the initiator goes on.
+func (c *conn) answerText(p *pdu.TextRequest, data []byte, final, more bool) {
+	r := pdu.TextResponse{
+		Final:             final,
+		Continue:          more,
+		DataSegmentLength: len(data),
+		LUN:               p.LUN,
+		InitiatorTaskTag:  p.InitiatorTaskTag,
+		TargetTransferTag: pdu.NoTag,
+	}
+	if !final {
+		c.mu.Lock()
+		c.exchange.ttt = c.newTTT()
+		c.mu.Unlock()
+		r.TargetTransferTag = c.exchange.ttt
+	}
+	c.send(r.Encode, data)
+}
+
+// sendTargets is the answer to SendTargets (RFC 7143 appendix C): all targets in
+// a discovery session, one by name in any, the session's own for an empty value.
+func (c *conn) sendTargets(which string) (b []byte) {
+	own := c.sess.tgt
+	switch {
+	case which == "All" && own == nil:
+		for _, t := range c.srv.sortedTargets() {
+			b = c.appendTarget(b, t)
+		}
+	case which == "All":
+		return appendPair(nil, "SendTargets", answerReject)
+	case which == "" && own != nil:
+		b = c.appendTarget(b, own)
+	default:
+		if t := c.srv.targets[strings.ToLower(which)]; t != nil && (own == nil || own == t) {
+			b = c.appendTarget(b, t)
+		}
+	}
+	return b
+}
+
+func (c *conn) appendTarget(b []byte, t *Target) []byte {
+	b = appendPair(b, "TargetName", t.Name)
+	for _, a := range c.srv.addresses(c.nc.LocalAddr()) {
+		b = appendPair(b, "TargetAddress", a+",1")
+	}
+	return b
+}
+
+// addresses lists the server's portals, that of the asking connection first.
+// Where a listener is open to all addresses, the one that was reached stands
+// for it.
+func (s *Server) addresses(local net.Addr) []string {
+	here := local.String()
+	list := []string{here}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ln := range s.listeners {
+		a, ok := ln.Addr().(*net.TCPAddr)
+		if !ok {
+			continue
+		}
+		if a.IP.IsUnspecified() {
+			if l, ok := local.(*net.TCPAddr); ok {
+				a = &net.TCPAddr{IP: l.IP, Port: a.Port, Zone: l.Zone}
+			}
+		}
+		if !slices.Contains(list, a.String()) {
+			list = append(list, a.String())
+		}
+	}
+	slices.Sort(list[1:])
+	return list
+}
+
+func (s *Server) sortedTargets() []*Target {
+	ts := slices.Clone(s.opt.Targets)
+	slices.SortFunc(ts, func(a, b *Target) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return ts
+}

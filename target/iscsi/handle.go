@@ -1,0 +1,245 @@
+package iscsi
+
+import (
+	"time"
+
+	"lunlab/target"
+	"lunlab/target/iscsi/pdu"
+)
+
+// numbered takes in a request that takes its turn by CmdSN, other than a SCSI
+// command.
+func (c *conn) numbered(h pdu.Header, b, data []byte) error {
+	a := arrival{conn: c, sn: u32(b[24:]), immediate: h.Immediate}
+	copy(a.bhs[:], b)
+	var err error
+	switch h.Opcode {
+	case pdu.OpNOPOut:
+		var p pdu.NOPOut
+		err = p.Decode(b)
+		if err == nil && p.InitiatorTaskTag == pdu.NoTag {
+			// The answer to a ping, or a sign of life. It has no turn.
+			c.pinged.Store(0)
+			return nil
+		}
+	case pdu.OpTaskMgmtRequest:
+		var p pdu.TaskMgmtRequest
+		err = p.Decode(b)
+		if err == nil && c.sess.nexus == nil {
+			a.reason = pdu.ReasonProtocolError
+		}
+	case pdu.OpTextRequest:
+		var p pdu.TextRequest
+		err = p.Decode(b)
+	case pdu.OpLogoutRequest:
+		var p pdu.LogoutRequest
+		err = p.Decode(b)
+	}
+	if err != nil {
+		a.reason = pdu.ReasonInvalidField
+	}
+	if len(data) > 0 && a.reason == 0 {
+		a.data = append([]byte(nil), data...)
+	}
+	c.sess.arrive(c, &a)
+	return nil
+}
+
+// handle does what a request asks for whose turn it is. It was decoded before.
+func (on *conn) handle(a *arrival) {
+	c := a.conn
+	switch pdu.Opcode(a.bhs[0] & 0x3f) {
+	case pdu.OpNOPOut:
+		var p pdu.NOPOut
+		_ = p.Decode(a.bhs[:])
+		c.sess.end(a.immediate)
+		c.nopOut(&p, a.data)
+	case pdu.OpTaskMgmtRequest:
+		var p pdu.TaskMgmtRequest
+		_ = p.Decode(a.bhs[:])
+		c.taskManagement(&p)
+	case pdu.OpTextRequest:
+		var p pdu.TextRequest
+		_ = p.Decode(a.bhs[:])
+		c.sess.end(a.immediate)
+		c.text(&p, a)
+	case pdu.OpLogoutRequest:
+		var p pdu.LogoutRequest
+		_ = p.Decode(a.bhs[:])
+		c.sess.end(a.immediate)
+		c.logout(&p)
+	}
+	if c != on {
+		c.out.flush(false)
+	}
+}
+
+// nopOut answers a NOP-Out with its data (RFC 7143 11.18, 11.19).
+func (c *conn) nopOut(p *pdu.NOPOut, data []byte) {
+	data = data[:min(len(data), c.dataInStep())]
+	r := pdu.NOPIn{
+		DataSegmentLength: len(data),
+		LUN:               p.LUN,
+		InitiatorTaskTag:  p.InitiatorTaskTag,
+		TargetTransferTag: pdu.NoTag,
+	}
+	c.send(r.Encode, data)
+}
+
+// taskManagement performs a function and answers when it is complete: at once,
+// or when the commands that it ends have ended.
+func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
+	response, aborting := c.perform(p)
+	done := func() {
+		aborting.Wait()
+		c.sess.end(p.Immediate)
+		r := pdu.TaskMgmtResponse{Response: response, InitiatorTaskTag: p.InitiatorTaskTag}
+		c.send(r.Encode, nil)
+		if p.Function == pdu.TargetColdReset && response == pdu.FunctionComplete {
+			c.coldReset()
+		}
+	}
+	if !aborting.Pending() {
+		done()
+		return
+	}
+	c.srv.wg.Add(1)
+	go func() {
+		defer c.srv.wg.Done()
+		done()
+		c.out.flush(false)
+	}()
+}
+
+// perform begins a task management function (RFC 7143 11.5, 11.6; RFC 7144 6).
+func (c *conn) perform(p *pdu.TaskMgmtRequest) (response uint8, a target.Aborting) {
+	n := c.sess.nexus
+	lu := n.Lookup(target.Address(p.LUN))
+	switch p.Function {
+	case pdu.AbortTask, pdu.AbortTaskSet, pdu.ClearTaskSet, pdu.LogicalUnitReset, pdu.QueryTask, pdu.QueryTaskSet, pdu.QueryAsyncEvent:
+		if !lu.Present() {
+			return pdu.LUNDoesNotExist, a
+		}
+	}
+	switch p.Function {
+	case pdu.AbortTask:
+		a, found := n.AbortTask(lu, uint64(p.ReferencedTaskTag))
+		if !found && !c.sess.cancel(c, p) {
+			return pdu.TaskDoesNotExist, a
+		}
+		return pdu.FunctionComplete, a
+	case pdu.AbortTaskSet:
+		return pdu.FunctionComplete, n.AbortTaskSet(lu)
+	case pdu.ClearTaskSet:
+		return pdu.FunctionComplete, n.ClearTaskSet(lu)
+	case pdu.LogicalUnitReset:
+		return pdu.FunctionComplete, n.LogicalUnitReset(lu)
+	case pdu.TargetWarmReset, pdu.TargetColdReset:
+		return pdu.FunctionComplete, n.TargetReset()
+	case pdu.TaskReassign:
+		return pdu.ReassignNotSupported, a
+	}
+	if c.sess.params.ISCSIProtocolLevel < 2 {
+		return pdu.FunctionNotSupported, a
+	}
+	switch p.Function {
+	case pdu.QueryTask:
+		return succeededIf(n.QueryTask(lu, uint64(p.ReferencedTaskTag))), a
+	case pdu.QueryTaskSet:
+		return succeededIf(n.QueryTaskSet(lu)), a
+	case pdu.ITNexusReset:
+		return pdu.FunctionComplete, n.NexusReset()
+	}
+	return pdu.FunctionNotSupported, a
+}
+
+func succeededIf(b bool) uint8 {
+	if b {
+		return pdu.FunctionSucceeded
+	}
+	return pdu.FunctionComplete
+}
+
+// cancel sees to it that a command which has not come, and should have come
+// before this function, never will (RFC 7143 11.6.1).
+func (s *session) cancel(on *conn, p *pdu.TaskMgmtRequest) bool {
+	s.mu.Lock()
+	exp := s.exp.Load()
+	if s.closed || int32(p.RefCmdSN-exp) < 0 || int32(p.RefCmdSN-s.max.Load()) > 0 || int32(p.CmdSN-p.RefCmdSN) <= 0 {
+		s.mu.Unlock()
+		return false
+	}
+	old, ok := s.held[p.RefCmdSN]
+	if ok && (old.cmd == nil || old.cmd.req.InitiatorTaskTag != p.ReferencedTaskTag) {
+		s.mu.Unlock()
+		return false
+	}
+	// Its place is taken by something that does nothing, in its turn.
+	s.held[p.RefCmdSN] = arrival{sn: p.RefCmdSN, void: true}
+	s.mu.Unlock()
+	if ok {
+		old.abandon()
+	}
+	s.advance(on)
+	return true
+}
+
+// coldReset ends the connections of all sessions with this target
+// (RFC 7143 11.5.1).
+func (c *conn) coldReset() {
+	c.out.flush(false)
+	for _, o := range c.srv.list() {
+		if o.phase.Load() == phaseFull && o.sess.tgt == c.sess.tgt {
+			o.hangUp()
+		}
+	}
+}
+
+// logout ends the session or a connection, after answering (RFC 7143 11.14, 11.15).
+func (c *conn) logout(p *pdu.LogoutRequest) {
+	x := c.sess
+	r := pdu.LogoutResponse{
+		InitiatorTaskTag: p.InitiatorTaskTag,
+		Time2Wait:        uint16(x.params.DefaultTime2Wait),
+		Time2Retain:      uint16(x.params.DefaultTime2Retain),
+	}
+	var end []*conn
+	x.mu.Lock()
+	switch p.ReasonCode {
+	case pdu.CloseSession:
+		for _, o := range x.conns {
+			end = append(end, o)
+		}
+	case pdu.CloseConnection:
+		if o := x.conns[p.CID]; o != nil {
+			end = append(end, o)
+		} else {
+			r.Response = pdu.LogoutCIDNotFound
+		}
+	case pdu.RemoveForRecovery:
+		r.Response = pdu.LogoutNoRecovery
+	}
+	x.mu.Unlock()
+	c.send(r.Encode, nil)
+	for _, o := range end {
+		o.hangUp()
+	}
+}
+
+// hangUp ends the connection when what is queued has been written.
+func (c *conn) hangUp() {
+	c.closing.Store(true)
+	// Its reader may be waiting for input.
+	c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// requestLogout asks the initiator to log out (RFC 7143 11.9.1, event 1).
+func (c *conn) requestLogout() {
+	if c.phase.Load() != phaseFull {
+		c.nc.Close()
+		return
+	}
+	p := pdu.AsyncMessage{AsyncEvent: pdu.AsyncLogoutRequest, Parameter3: 3}
+	c.send(p.Encode, nil)
+	c.out.flush(false)
+}

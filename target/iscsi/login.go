@@ -1,0 +1,340 @@
+package iscsi
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"lunlab/target/iscsi/pdu"
+)
+
+// login is a login phase under way (RFC 7143 6.3). It belongs to the
+// connection's reader.
+type login struct {
+	conn *conn
+	// first is the header of the first request: what must not change.
+	first     pdu.LoginRequest
+	isid      [6]byte
+	cmdSN     uint32
+	stage     uint8
+	text      []byte // of requests with the C bit
+	begun     bool   // the first request's keys have been seen
+	answered  bool   // at least one response has gone out
+	declared  bool   // the target's own keys have been sent
+	initiator string
+	target    *Target
+	discovery bool
+	params    *Params
+	operating negotiation
+	reply     []byte
+}
+
+// loginError ends a login with a status.
+type loginError struct {
+	status pdu.LoginStatus
+	why    string
+}
+
+func (e *loginError) Error() string {
+	return fmt.Sprintf("%s (status %02x/%02x)", e.why, uint16(e.status)>>8, uint8(e.status))
+}
+
+func failLogin(status pdu.LoginStatus, format string, args ...any) error {
+	return &loginError{status, fmt.Sprintf(format, args...)}
+}
+
+// login takes the connection to full feature phase, or returns why it didn't.
+func (c *conn) login() error {
+	l := &login{conn: c, params: &c.params}
+	for {
+		done, err := l.step()
+		if err != nil {
+			var le *loginError
+			if errors.As(err, &le) {
+				l.refuse(le.status)
+			}
+			return err
+		}
+		if done {
+			return nil
+		}
+	}
+}
+
+// step reads one Login Request and answers it.
+func (l *login) step() (done bool, err error) {
+	c := l.conn
+	b, err := c.in.view(pdu.BHSLen)
+	if err != nil {
+		return false, err
+	}
+	var h pdu.Header
+	if err := h.Decode(b); err != nil {
+		return false, err
+	}
+	var p pdu.LoginRequest
+	decodeErr := p.Decode(b)
+	if errors.Is(decodeErr, pdu.ErrOpcode) {
+		// RFC 7143 11.13.5: something else than a login.
+		l.first.InitiatorTaskTag = u32(b[16:])
+		return false, failLogin(pdu.InvalidDuringLogin, "%v before the login", h.Opcode)
+	}
+	if !l.begun {
+		l.first, l.isid, l.cmdSN, l.stage = p, p.ISID, p.CmdSN, p.CSG
+		c.cid = p.CID
+		c.out.statSN = p.ExpStatSN
+	}
+	if decodeErr != nil {
+		return false, failLogin(pdu.InitiatorError, "malformed Login Request")
+	}
+	total := pdu.BHSLen + h.TotalAHSLength + h.DataSegmentLength + pdu.Pad(h.DataSegmentLength)
+	if h.DataSegmentLength > int(c.params.TargetMaxRecvDataSegmentLength) && !l.declared || total > len(c.in.buf) {
+		return false, failLogin(pdu.InitiatorError, "Login Request with %d bytes of data", h.DataSegmentLength)
+	}
+	b, err = c.in.view(total)
+	if err != nil {
+		return false, err
+	}
+	data := b[pdu.BHSLen+h.TotalAHSLength:][:h.DataSegmentLength]
+	if err := l.check(&p); err != nil {
+		return false, err
+	}
+	if len(l.text)+len(data) > maxTextLen {
+		return false, failLogin(pdu.OutOfResources, "more than %d bytes of login text", maxTextLen)
+	}
+	l.text = append(l.text, data...)
+	c.in.take(total)
+	if p.Continue {
+		return false, l.respond(&p, false, 0)
+	}
+	pairs, err := parseText(l.text)
+	l.text = l.text[:0]
+	if err != nil {
+		return false, failLogin(pdu.InitiatorError, "malformed login text")
+	}
+	return l.exchange(&p, pairs)
+}
+
+// check compares a request with what came before it.
+func (l *login) check(p *pdu.LoginRequest) error {
+	switch {
+	case p.VersionMin > 0:
+		return failLogin(pdu.UnsupportedVersion, "version %d at the least", p.VersionMin)
+	case p.ISID != l.first.ISID, p.TSIH != l.first.TSIH, p.CID != l.first.CID, p.InitiatorTaskTag != l.first.InitiatorTaskTag:
+		return failLogin(pdu.InitiatorError, "ISID, TSIH, CID or task tag changed during login")
+	case p.CSG != l.stage:
+		return failLogin(pdu.InitiatorError, "login stage %d, not %d", p.CSG, l.stage)
+	}
+	return nil
+}
+
+// exchange negotiates the pairs of one request, complete, and answers.
+func (l *login) exchange(p *pdu.LoginRequest, pairs []pair) (done bool, err error) {
+	c := l.conn
+	if !l.begun {
+		if err := l.identify(pairs); err != nil {
+			return false, err
+		}
+		l.begun = true
+		l.operating = negotiation{
+			params: &c.params, offer: offered(1), login: true, leading: true,
+			discovery: l.discovery, seen: map[string]bool{},
+		}
+		if l.target != nil {
+			// RFC 7143 13.9: in the first response.
+			l.say("TargetPortalGroupTag", "1")
+			if l.target.Alias != "" {
+				l.say("TargetAlias", l.target.Alias)
+			}
+		}
+	}
+	switch l.stage {
+	case pdu.StageSecurity:
+		err = l.security(pairs)
+	case pdu.StageOperational:
+		err = l.operational(pairs)
+	}
+	if err != nil {
+		return false, err
+	}
+	if !p.Transit {
+		return false, l.respond(p, false, 0)
+	}
+	next := p.NSG
+	if next != pdu.StageFullFeature {
+		l.stage = next
+		return false, l.respond(p, true, next)
+	}
+	return true, l.complete(p)
+}
+
+// identify reads the keys that say who wants what (RFC 7143 6.3, 13.4 to 13.21).
+func (l *login) identify(pairs []pair) error {
+	var targetName string
+	for _, p := range pairs {
+		switch p.key {
+		case "InitiatorName":
+			l.initiator = p.value
+		case "TargetName":
+			targetName = p.value
+		case "SessionType":
+			switch p.value {
+			case "Discovery":
+				l.discovery = true
+			case "Normal":
+			default:
+				return failLogin(pdu.SessionTypeNotSupported, "session type %q", p.value)
+			}
+		}
+	}
+	switch {
+	case l.initiator == "":
+		return failLogin(pdu.MissingParameter, "no InitiatorName")
+	case len(l.initiator) > maxNameLen:
+		return failLogin(pdu.InitiatorError, "InitiatorName is too long")
+	case !l.discovery && targetName == "":
+		return failLogin(pdu.MissingParameter, "no TargetName")
+	}
+	if !l.discovery {
+		l.target = l.conn.srv.targets[strings.ToLower(targetName)]
+		if l.target == nil {
+			return failLogin(pdu.NotFound, "no target %q", targetName)
+		}
+	}
+	if l.first.TSIH != 0 {
+		return l.join()
+	}
+	return nil
+}
+
+// join finds the session that a login with a TSIH is for.
+func (l *login) join() error {
+	s := l.conn.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.sessions[l.first.TSIH]
+	if x == nil || x.isid != l.isid || x.tgt != l.target || !strings.EqualFold(x.initiator, l.initiator) {
+		return failLogin(pdu.SessionDoesNotExist, "no session %d", l.first.TSIH)
+	}
+	return failLogin(pdu.TooManyConnections, "session %d has its one connection", l.first.TSIH)
+}
+
+// security negotiates the security stage (RFC 7143 6.3.2, 12.1): there is no
+// authentication, so AuthMethod has to be able to be None.
+func (l *login) security(pairs []pair) error {
+	for _, p := range pairs {
+		switch {
+		case l.introduces(p.key):
+		case p.key == "AuthMethod":
+			if !listHas(p.value, "None") {
+				l.say(p.key, answerReject)
+				return failLogin(pdu.AuthenticationFailure, "AuthMethod %q, and there is only None", p.value)
+			}
+			l.say(p.key, "None")
+		case keys[p.key] != nil:
+			// An operational key in the wrong stage.
+			return failLogin(pdu.InitiatorError, "%s in the security stage", p.key)
+		default:
+			l.say(p.key, answerNotUnderstood)
+		}
+	}
+	return nil
+}
+
+// operational negotiates the operational stage (RFC 7143 6.3.3).
+func (l *login) operational(pairs []pair) error {
+	for _, p := range pairs {
+		if l.introduces(p.key) {
+			continue
+		}
+		if p.key == "AuthMethod" {
+			return failLogin(pdu.InitiatorError, "AuthMethod in the operational stage")
+		}
+		v, ok := l.operating.answer(p)
+		if !ok {
+			return failLogin(pdu.InitiatorError, "%s was sent twice", p.key)
+		}
+		if v != "" {
+			l.say(p.key, v)
+		}
+	}
+	if !l.declared {
+		l.declared = true
+		c := l.conn
+		c.params.TargetMaxRecvDataSegmentLength = l.operating.offer.TargetMaxRecvDataSegmentLength
+		l.say("MaxRecvDataSegmentLength", fmt.Sprint(c.params.TargetMaxRecvDataSegmentLength))
+	}
+	return nil
+}
+
+// introduces tells whether a key only says who the initiator is.
+func (l *login) introduces(key string) bool {
+	switch key {
+	case "InitiatorName", "InitiatorAlias", "TargetName", "SessionType":
+		return true
+	}
+	return false
+}
+
+func listHas(list, want string) bool {
+	for v := range strings.SplitSeq(list, ",") {
+		if v == want {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *login) say(key, value string) { l.reply = appendPair(l.reply, key, value) }
+
+// complete makes the session and sends the last response.
+func (l *login) complete(p *pdu.LoginRequest) error {
+	c := l.conn
+	c.params.finish()
+	x, status := c.srv.openSession(c, l)
+	if status != pdu.LoginSuccess {
+		return failLogin(status, "no session could be made")
+	}
+	l.first.TSIH = x.tsih
+	if err := l.respond(p, true, pdu.StageFullFeature); err != nil {
+		return err
+	}
+	c.digests = digests{c.params.HeaderDigest, c.params.DataDigest}
+	c.out.digests = c.digests
+	return nil
+}
+
+// respond sends the reply that has gathered. More than the initiator takes at
+// once can't gather: it is shorter than what was asked.
+func (l *login) respond(p *pdu.LoginRequest, transit bool, nsg uint8) error {
+	r := pdu.LoginResponse{
+		Transit:           transit,
+		CSG:               p.CSG,
+		DataSegmentLength: len(l.reply),
+		ISID:              l.isid,
+		TSIH:              l.first.TSIH,
+		InitiatorTaskTag:  p.InitiatorTaskTag,
+	}
+	if transit {
+		r.NSG = nsg
+	}
+	l.send(&r, l.reply)
+	l.reply = l.reply[:0]
+	return l.conn.out.flush(true)
+}
+
+// refuse sends the response that ends the login (RFC 7143 11.13.5).
+func (l *login) refuse(status pdu.LoginStatus) {
+	r := pdu.LoginResponse{
+		CSG: l.stage, ISID: l.isid, TSIH: l.first.TSIH, InitiatorTaskTag: l.first.InitiatorTaskTag, Status: status,
+	}
+	l.send(&r, nil)
+	l.conn.linger()
+}
+
+func (l *login) send(r *pdu.LoginResponse, data []byte) {
+	if l.conn.sess == nil {
+		r.SN.ExpCmdSN, r.SN.MaxCmdSN = l.cmdSN, l.cmdSN
+	}
+	l.conn.send(r.Encode, data)
+}

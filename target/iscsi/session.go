@@ -1,0 +1,286 @@
+package iscsi
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"lunlab/lun"
+	"lunlab/target"
+	"lunlab/target/iscsi/pdu"
+)
+
+// session is an iSCSI session: an I_T nexus and the connections that it has.
+type session struct {
+	srv       *Server
+	tgt       *Target // nil in a discovery session
+	initiator string
+	isid      [6]byte
+	tsih      uint16
+	nexus     *target.Nexus // nil in a discovery session
+
+	// params is fixed when the first connection has logged in, but for the
+	// connections' own, which are in conn.
+	params Params
+
+	// exp and max are ExpCmdSN and MaxCmdSN. max grows by one for each command
+	// that has ended, so that no more than the window can be in flight. Changed
+	// under mu, read freely.
+	exp, max atomic.Uint32
+
+	mu        sync.Mutex
+	held      map[uint32]arrival // came before their turn, by CmdSN
+	conns     map[uint16]*conn   // by CID
+	inFlight  int                // commands, sent by CmdSN and immediately
+	most      int
+	immediate int
+	closed    bool
+}
+
+// maxImmediate is how many immediate commands and functions a session may have
+// in flight (RFC 7143 4.2.2.1 leaves the number to the target).
+const maxImmediate = 64
+
+// arrival is a request that takes its turn by CmdSN (RFC 7143 4.2.2.1).
+type arrival struct {
+	conn      *conn
+	sn        uint32
+	immediate bool
+
+	// One of these: a SCSI command, a request to be refused, another request.
+	cmd    *command
+	reason pdu.Reason
+	void   bool // a command that was aborted before it came
+	bhs    [pdu.BHSLen]byte
+	data   []byte
+}
+
+// arrive lets a comes in its turn: at once, later, or never if its number is
+// none that may come (RFC 7143 4.2.2.1: such are ignored). What a points to must
+// outlast the call unless it is its turn.
+func (s *session) arrive(on *conn, a *arrival) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		a.drop()
+		return
+	}
+	if a.immediate {
+		if s.immediate >= maxImmediate && a.reason == 0 {
+			s.mu.Unlock()
+			on.reject(pdu.ReasonTooManyImmediate, a.header())
+			a.drop()
+			return
+		}
+		s.immediate++
+		s.enter(a)
+		s.mu.Unlock()
+		on.begin(a)
+		return
+	}
+	exp := s.exp.Load()
+	ahead := int32(a.sn - exp)
+	if ahead < 0 || int32(a.sn-s.max.Load()) > 0 {
+		s.mu.Unlock()
+		a.drop()
+		return
+	}
+	if ahead > 0 {
+		_, twice := s.held[a.sn]
+		if !twice {
+			if a.cmd != nil {
+				a.cmd.shared = true
+			}
+			s.held[a.sn] = *a
+		}
+		s.mu.Unlock()
+		if twice {
+			a.drop()
+		}
+		return
+	}
+	s.exp.Store(exp + 1)
+	s.enter(a)
+	more := len(s.held) > 0
+	s.mu.Unlock()
+	on.begin(a)
+	if more {
+		s.advance(on)
+	}
+}
+
+// advance lets those come whose turn it is now.
+func (s *session) advance(on *conn) {
+	for {
+		s.mu.Lock()
+		exp := s.exp.Load()
+		a, ok := s.held[exp]
+		if !ok {
+			s.mu.Unlock()
+			return
+		}
+		delete(s.held, exp)
+		s.exp.Store(exp + 1)
+		s.enter(&a)
+		s.mu.Unlock()
+		on.begin(&a)
+	}
+}
+
+// enter counts a in and puts a command into its task set. The lock is held, so
+// that what comes next by CmdSN finds it there.
+func (s *session) enter(a *arrival) {
+	s.inFlight++
+	s.most = max(s.most, s.inFlight)
+	if c := a.cmd; c != nil {
+		c.admission = s.nexus.Enter(&c.Task, c, c.unit, uint64(c.req.InitiatorTaskTag))
+	}
+}
+
+// end counts out what arrive has let come, and opens the window by one.
+func (s *session) end(immediate bool) {
+	s.mu.Lock()
+	s.inFlight--
+	if immediate {
+		s.immediate--
+	} else {
+		s.max.Add(1)
+	}
+	s.mu.Unlock()
+}
+
+// drop releases what an arrival holds that won't come.
+func (a *arrival) drop() {
+	if a.cmd != nil {
+		a.conn.unregister(a.cmd)
+		a.cmd.release()
+	}
+}
+
+// abandon is drop for another goroutine than that of the connection.
+func (a *arrival) abandon() {
+	if a.cmd != nil {
+		a.conn.unregister(a.cmd)
+		a.cmd.abandon()
+	}
+}
+
+func (a *arrival) header() []byte {
+	if a.cmd != nil {
+		a.cmd.req.Encode(a.bhs[:])
+	}
+	return a.bhs[:]
+}
+
+// openSession makes the session of a login that has come to its end. An older
+// session of the same initiator port ends (RFC 7143 6.3.5).
+func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
+	x := &session{
+		srv: s, tgt: l.target, initiator: l.initiator, isid: l.isid, params: *l.params,
+		held: map[uint32]arrival{}, conns: map[uint16]*conn{},
+	}
+	window := uint32(DefaultCanQueue)
+	if x.tgt != nil {
+		window = uint32(x.tgt.CanQueue)
+	}
+	x.exp.Store(l.cmdSN)
+	x.max.Store(l.cmdSN + window - 1)
+	x.conns[c.cid] = c
+	c.sess = x
+	for {
+		s.mu.Lock()
+		if s.closing {
+			s.mu.Unlock()
+			return nil, pdu.ServiceUnavailable
+		}
+		old := s.findLocked(x.tgt, x.initiator, x.isid)
+		if old == nil {
+			if x.tsih = s.freeTSIHLocked(); x.tsih == 0 {
+				s.mu.Unlock()
+				return nil, pdu.OutOfResources
+			}
+			x.openNexus()
+			s.sessions[x.tsih] = x
+			s.mu.Unlock()
+			break
+		}
+		s.mu.Unlock()
+		old.close("reinstated by a new login")
+	}
+	return x, pdu.LoginSuccess
+}
+
+func (x *session) openNexus() {
+	if x.tgt == nil {
+		return
+	}
+	x.nexus = x.tgt.Device.Open(lun.Nexus{
+		Initiator:  transportID(x.initiator, x.isid),
+		TargetPort: 1,
+		Name:       portName(x.initiator, x.isid),
+	}, nil)
+}
+
+// findLocked finds the session of an I_T nexus; discovery sessions have none.
+func (s *Server) findLocked(t *Target, initiator string, isid [6]byte) *session {
+	if t == nil {
+		return nil
+	}
+	for _, x := range s.sessions {
+		if x.tgt == t && x.isid == isid && strings.EqualFold(x.initiator, initiator) {
+			return x
+		}
+	}
+	return nil
+}
+
+func (s *Server) freeTSIHLocked() uint16 {
+	for range 1 << 16 {
+		s.nextTSIH++
+		if _, used := s.sessions[s.nextTSIH]; !used && s.nextTSIH != 0 {
+			return s.nextTSIH
+		}
+	}
+	return 0
+}
+
+// close ends the session and its connections. When it returns, its tasks have
+// ended and its nexus is gone.
+func (x *session) close(why string) {
+	x.mu.Lock()
+	was := x.closed
+	x.closed = true
+	cs := make([]*conn, 0, len(x.conns))
+	for _, c := range x.conns {
+		cs = append(cs, c)
+	}
+	held := x.held
+	x.held = nil
+	x.mu.Unlock()
+	for _, c := range cs {
+		c.nc.Close()
+	}
+	for _, a := range held {
+		a.abandon()
+	}
+	if x.nexus != nil {
+		x.nexus.Close()
+	}
+	if !was {
+		x.srv.log.Info("session ended", "session", x.String(), "why", why)
+	}
+	x.srv.mu.Lock()
+	if x.srv.sessions[x.tsih] == x {
+		delete(x.srv.sessions, x.tsih)
+	}
+	x.srv.mu.Unlock()
+}
+
+func (x *session) String() string {
+	name := "discovery"
+	if x.tgt != nil {
+		name = x.tgt.Name
+	}
+	return fmt.Sprintf("%s -> %s", portName(x.initiator, x.isid), name)
+}

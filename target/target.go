@@ -1,0 +1,174 @@
+// Package target is the SCSI target of SAM-5: it maps logical unit numbers to
+// units, answers for those that aren't there, keeps the task sets, and does
+// task management across the nexuses of all transports.
+//
+// A transport makes a [Nexus] for each initiator that comes, and takes a [Task]
+// through it: [Nexus.Lookup] the unit, [Nexus.Enter] the task set, collect the
+// data, [Task.Execute], [Task.Leave], answer.
+package target
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"lunlab/lun"
+)
+
+// Target is a SCSI target device: a set of logical units and the nexuses that
+// reach them. It is safe for concurrent use.
+type Target struct {
+	// units is replaced as a whole, so that commands look it up without a lock.
+	units  atomic.Pointer[map[uint16]*LogicalUnit]
+	absent *LogicalUnit
+	wlun   *LogicalUnit
+
+	mu      sync.Mutex // guards changes to units, and nexuses
+	nexuses map[*Nexus]struct{}
+}
+
+// New makes a target without logical units.
+func New() *Target {
+	t := &Target{nexuses: map[*Nexus]struct{}{}}
+	t.units.Store(&map[uint16]*LogicalUnit{})
+	t.absent = &LogicalUnit{unit: absentUnit{}, kind: kindAbsent}
+	t.wlun = &LogicalUnit{unit: wellKnownUnit{}, kind: kindWellKnown}
+	return t
+}
+
+// Limits bound what one logical unit takes on at once.
+type Limits struct {
+	// CmdPerLUN is the most commands in the task set, of all nexuses together;
+	// one more gets TASK SET FULL. 0 means no limit.
+	CmdPerLUN int
+}
+
+// LogicalUnit is a unit at its place in a target, with its task set's counts.
+type LogicalUnit struct {
+	unit   lun.Unit
+	number uint16
+	kind   unitKind
+	limit  int64
+
+	inFlight     atomic.Int64
+	mostInFlight atomic.Int64
+	full         atomic.Uint64
+}
+
+type unitKind uint8
+
+const (
+	kindUnit unitKind = iota
+	kindAbsent
+	kindWellKnown
+)
+
+// ErrLUNInUse says that there is a unit at that number.
+var ErrLUNInUse = errors.New("target: logical unit number in use")
+
+// Add puts u at number n, 0 to [MaxNumber]. The other units tell their
+// initiators that the inventory has changed.
+func (t *Target) Add(n uint16, u lun.Unit, l Limits) (*LogicalUnit, error) {
+	if n > MaxNumber {
+		return nil, fmt.Errorf("target: logical unit number %d is above %d", n, MaxNumber)
+	}
+	if l.CmdPerLUN < 0 {
+		return nil, fmt.Errorf("target: cmd_per_lun %d is negative", l.CmdPerLUN)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := *t.units.Load()
+	if _, ok := old[n]; ok {
+		return nil, fmt.Errorf("%w: %d", ErrLUNInUse, n)
+	}
+	lu := &LogicalUnit{unit: u, number: n, limit: int64(l.CmdPerLUN)}
+	m := maps.Clone(old)
+	m[n] = lu
+	t.units.Store(&m)
+	t.inventoryChanged(old)
+	return lu, nil
+}
+
+// Remove takes the unit at number n away. Its tasks are aborted, and have ended
+// when Remove returns. It tells whether there was one.
+func (t *Target) Remove(n uint16) bool {
+	t.mu.Lock()
+	old := *t.units.Load()
+	lu, ok := old[n]
+	if !ok {
+		t.mu.Unlock()
+		return false
+	}
+	m := maps.Clone(old)
+	delete(m, n)
+	t.units.Store(&m)
+	t.inventoryChanged(m)
+	nexuses := t.nexusesLocked()
+	t.mu.Unlock()
+	var a Aborting
+	for _, x := range nexuses {
+		a.collect(x, func(k *Task) bool { return k.lu == lu })
+	}
+	a.Wait()
+	return true
+}
+
+func (t *Target) inventoryChanged(units map[uint16]*LogicalUnit) {
+	if len(t.nexuses) == 0 {
+		return
+	}
+	for _, lu := range units {
+		lu.unit.Notify(nil, lun.LUNsChanged)
+	}
+}
+
+// Units lists the logical units by number.
+func (t *Target) Units() []*LogicalUnit {
+	return slices.SortedFunc(maps.Values(*t.units.Load()), func(a, b *LogicalUnit) int { return int(a.number) - int(b.number) })
+}
+
+func (t *Target) nexusesLocked() []*Nexus {
+	return slices.Collect(maps.Keys(t.nexuses))
+}
+
+// Unit is what the logical unit's commands go to.
+func (u *LogicalUnit) Unit() lun.Unit { return u.unit }
+
+// Number is the logical unit number.
+func (u *LogicalUnit) Number() uint16 { return u.number }
+
+// Present tells whether there is a unit, or only something that says there is none.
+func (u *LogicalUnit) Present() bool { return u.kind != kindAbsent }
+
+// CmdPerLUN is the limit that the unit was added with; 0 means none.
+func (u *LogicalUnit) CmdPerLUN() int { return int(u.limit) }
+
+// InFlight is the number of commands in the task set now.
+func (u *LogicalUnit) InFlight() int { return int(u.inFlight.Load()) }
+
+// MostInFlight is the largest that InFlight has been.
+func (u *LogicalUnit) MostInFlight() int { return int(u.mostInFlight.Load()) }
+
+// TaskSetFull counts the commands that were answered so.
+func (u *LogicalUnit) TaskSetFull() uint64 { return u.full.Load() }
+
+// enter counts a command in, or says that the task set is full.
+func (u *LogicalUnit) enter() bool {
+	n := u.inFlight.Add(1)
+	if u.limit > 0 && n > u.limit {
+		u.inFlight.Add(-1)
+		u.full.Add(1)
+		return false
+	}
+	for {
+		most := u.mostInFlight.Load()
+		if n <= most || u.mostInFlight.CompareAndSwap(most, n) {
+			return true
+		}
+	}
+}
+
+func (u *LogicalUnit) leave() { u.inFlight.Add(-1) }
