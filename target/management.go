@@ -155,3 +155,15 @@ func (t *Target) list() []*Nexus {
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Keys(t.nexuses))
 }
+
+// AbortTasksOf ends the tasks of nexus id for the unit at number, as PREEMPT AND
+// ABORT asks for (SPC-5 5.13.11.2.6). It doesn't wait for those that execute,
+// because it may be called by one of them.
+func (t *Target) AbortTasksOf(number uint16, id *lun.Nexus) {
+	var a Aborting
+	for _, n := range t.list() {
+		if &n.id == id {
+			a.collect(n, func(k *Task) bool { return k.lu.kind == kindUnit && k.lu.number == number })
+		}
+	}
+}

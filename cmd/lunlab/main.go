@@ -21,6 +21,7 @@ func main() {
 	}
 	root.AddCommand(
 		rulesCommand(),
+		serveCommand(),
 	)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "lunlab:", err)

@@ -218,6 +218,7 @@ func (on *conn) begin(a *arrival) {
 
 // run executes a command whose data is all here.
 func (on *conn) run(k *command) {
+	c := k.conn
 	switch {
 	case k.noMemory || k.failure.Key != lun.NoSense:
 		// The task leaves its set as one that never ran.
@@ -228,20 +229,20 @@ func (on *conn) run(k *command) {
 		if k.noMemory {
 			k.Status, k.Sense = lun.Busy, nil
 		}
-		k.conn.finish(k)
-		if k.conn != on {
-			k.conn.out.flush(false)
+		c.finish(k)
+		if c != on {
+			c.out.flush(false)
 		}
 	case k.unit.Unit().Blocking():
 		on.srv.wg.Add(1)
 		go func() {
 			defer on.srv.wg.Done()
-			k.conn.runApart(k)
+			c.runApart(k)
 		}()
-	case k.conn == on:
-		on.runHere(k)
+	case c == on:
+		c.runHere(k)
 	default:
-		k.conn.runApart(k)
+		c.runApart(k)
 	}
 }
 

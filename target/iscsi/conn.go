@@ -48,7 +48,7 @@ type conn struct {
 	late    lateTags
 	nextTTT uint32
 
-	step     atomic.Uint32 // the initiator's MaxRecvDataSegmentLength
+	step atomic.Uint32 // the initiator's MaxRecvDataSegmentLength
 
 	exchangeMu sync.Mutex
 	exchange   exchange
