@@ -22,6 +22,7 @@ func main() {
 	root.AddCommand(
 		rulesCommand(),
 		serveCommand(),
+		probeCommand(),
 	)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "lunlab:", err)
