@@ -33,6 +33,7 @@ const (
 	ASCCapacityDataHasChanged            = 0x2a09
 	ASCCommandsCleared                   = 0x2f00
 	ASCMediumFormatCorrupted             = 0x3100
+	ASCFormatFailed                      = 0x3101
 	ASCSanitizeFailed                    = 0x3103
 	ASCSavingParametersNotSupported      = 0x3900
 	ASCMediumNotPresent                  = 0x3a00

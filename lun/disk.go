@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"lunlab/lun/store"
 )
@@ -60,6 +61,10 @@ type DiskOptions struct {
 	// them.
 	MaxTransfer uint32
 
+	// EraseTime is how long FORMAT UNIT and SANITIZE take at the least, for an
+	// initiator that is to see them in progress. A disk with one is Blocking.
+	EraseTime time.Duration
+
 	// AbortTasks is called for each nexus that a PREEMPT AND ABORT removes: its
 	// tasks for this unit are to be aborted, except the one that asks for it.
 	// It may be nil, and must not execute commands on this disk.
@@ -87,7 +92,12 @@ type Disk struct {
 	// Copies of mode page bits.
 	writeBack, softProtect, descriptorSense atomic.Bool
 
+	job        atomic.Pointer[job] // the last FORMAT UNIT or SANITIZE
+	background sync.WaitGroup      // its goroutine
+	closing    chan struct{}       // closed by Close
+
 	mu      sync.Mutex
+	closed  bool
 	pages   []*modePage
 	reserve reservations
 }
@@ -95,7 +105,7 @@ type Disk struct {
 // NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
 // is left unused. The disk uses s until its Close, which closes s too.
 func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
-	d := &Disk{store: s, blocking: store.Blocking(s)}
+	d := &Disk{store: s, blocking: store.Blocking(s) || o.EraseTime > 0, closing: make(chan struct{})}
 	if err := d.setOptions(o); err != nil {
 		return nil, fmt.Errorf("lun: %w", err)
 	}
@@ -185,9 +195,18 @@ func (d *Disk) Options() DiskOptions { return d.opt }
 // Blocks returns the capacity in logical blocks.
 func (d *Disk) Blocks() uint64 { return d.blocks }
 
-// Close closes the store. Commands that run then, or come later, fail with
-// HARDWARE ERROR.
-func (d *Disk) Close() error { return d.store.Close() }
+// Close ends what goes on in the background and closes the store. Commands that
+// run then, or come later, fail with HARDWARE ERROR.
+func (d *Disk) Close() error {
+	d.mu.Lock()
+	if !d.closed {
+		d.closed = true
+		close(d.closing)
+	}
+	d.mu.Unlock()
+	d.background.Wait()
+	return d.store.Close()
+}
 
 // Blocking implements [Unit].
 func (d *Disk) Blocking() bool { return d.blocking }

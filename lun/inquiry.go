@@ -170,8 +170,9 @@ func (d *Disk) blockLimits() []byte {
 func (d *Disk) characteristics() []byte {
 	b := make([]byte, 60)
 	put16(b, d.opt.RotationRate)
+	b[3] = 0x50 // WABEREQ, WACEREQ: what was erased can be read
 	if d.opt.RotationRate > 1 {
-		b[3] = 2 // 3.5 inch
+		b[3] |= 2 // 3.5 inch
 	}
 	b[4] = 0x02 // VBULS: an unmapped block verifies as zeros
 	return b

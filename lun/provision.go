@@ -72,7 +72,9 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	off, size := int64(lba*d.blockSize), int64(n*d.blockSize)
 	switch unmap := c.CDB[1]&8 != 0; {
 	case !isZero(block):
-		return d.fill(block, lba, n, flags(c.CDB))
+		if s := d.fill(block, lba, n); s.Key != NoSense {
+			return s
+		}
 	case unmap:
 		err = d.sparse.Unmap(off, size)
 	default:
@@ -100,7 +102,7 @@ func (d *Disk) zero(off, size int64) error {
 type mapped struct{ store.Store }
 
 // fill writes one block n times.
-func (d *Disk) fill(block []byte, lba, n uint64, flags byte) Sense {
+func (d *Disk) fill(block []byte, lba, n uint64) Sense {
 	buf := scratch.Get().(*[scratchSize]byte)
 	defer scratch.Put(buf)
 	size := n * d.blockSize
@@ -115,7 +117,7 @@ func (d *Disk) fill(block []byte, lba, n uint64, flags byte) Sense {
 		}
 		off += uint64(len(part))
 	}
-	return d.settle(flags)
+	return Sense{}
 }
 
 func isZero(b []byte) bool {

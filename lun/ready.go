@@ -1,7 +1,7 @@
 package lun
 
 var mediumOps = []op{
-	{name: "START STOP UNIT", usage: "1b 01 00 0f f7 00", run: (*Disk).startStop},
+	{name: "START STOP UNIT", usage: "1b 01 00 0f f7 00", class: settled, run: (*Disk).startStop},
 	{name: "PREVENT ALLOW MEDIUM REMOVAL", usage: "1e 00 00 00 01 00", run: (*Disk).prevent, when: removable},
 	{name: "READ CAPACITY(10)", usage: "25 00 ffffffff 0000 00 00", class: medium, moves: readCapacity10Length, run: (*Disk).readCapacity10},
 	{name: "READ CAPACITY(16)", usage: "9e 10 ffffffffffffffff ffffffff 00 00", class: medium, moves: allocates(10, 4), run: (*Disk).readCapacity16},
@@ -11,13 +11,25 @@ func removable(d *Disk) bool { return d.opt.Removable }
 
 // Bits of Disk.state. READ and WRITE look no further while it is 0.
 const (
-	stopped uint32 = 1 << iota // by START STOP UNIT
-	ejected                    // the medium isn't there
+	stopped        uint32 = 1 << iota // by START STOP UNIT
+	ejected                           // the medium isn't there
+	formatting                        // FORMAT UNIT is running
+	sanitizing                        // SANITIZE is running
+	formatFailed                      // FORMAT UNIT failed, and nothing is left to read
+	sanitizeFailed                    // SANITIZE failed
+	sanitizeStuck                     // and only another one can end that
 )
 
 // notReady is the sense data for a state that keeps from the medium.
-func notReady(state uint32) Sense {
+func (d *Disk) notReady(state uint32) Sense {
 	switch {
+	case state&(formatting|sanitizing) != 0:
+		j := d.job.Load()
+		return Sense{Key: NotReady, Code: j.code, Specific: j.progress(d.opt.EraseTime)}
+	case state&sanitizeFailed != 0:
+		return Sense{Key: MediumError, Code: ASCSanitizeFailed}
+	case state&formatFailed != 0:
+		return Sense{Key: MediumError, Code: ASCFormatFailed}
 	case state&ejected != 0:
 		return Sense{Key: NotReady, Code: ASCMediumNotPresent}
 	case state&stopped != 0:
@@ -28,8 +40,8 @@ func notReady(state uint32) Sense {
 
 // admit returns why a command can't run in a state that isn't 0.
 func (d *Disk) admit(state uint32, e *entry) Sense {
-	if e.class&medium != 0 {
-		return notReady(state)
+	if e.class&medium != 0 || e.class&settled != 0 && state&(formatting|sanitizing) != 0 {
+		return d.notReady(state)
 	}
 	return Sense{}
 }
@@ -39,7 +51,7 @@ func (d *Disk) testUnitReady(*nexus, *Command) Sense { return Sense{} }
 // requestSense answers with the pending unit attention or else with the state
 // of the unit (SPC-5 6.39).
 func (d *Disk) requestSense(n *nexus, c *Command) Sense {
-	s := notReady(d.state.Load())
+	s := d.notReady(d.state.Load())
 	if a := d.takeAttention(n); a.Key != NoSense {
 		s = a
 	}
@@ -92,7 +104,7 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 		state |= ejected
 	case start:
 		if state&ejected != 0 {
-			return notReady(state)
+			return d.notReady(state)
 		}
 		state &^= stopped
 	default:

@@ -49,6 +49,9 @@ const (
 	// medium needs a medium that is ready.
 	medium
 
+	// settled needs that no FORMAT UNIT or SANITIZE is running.
+	settled
+
 	// quiet leaves unit attentions pending (SAM-5 5.14).
 	quiet
 
@@ -78,7 +81,7 @@ type table [256][]*entry
 
 // ops is every command there is, in no order that matters.
 func ops() []op {
-	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, reserveOps, opcodeOps)
+	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, reserveOps, opcodeOps, eraseOps)
 }
 
 // newTable makes the table for d.

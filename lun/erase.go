@@ -1,0 +1,155 @@
+package lun
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// erasePiece is how much of the medium is erased between two looks at whether
+// the disk is closing, in bytes.
+const erasePiece = 16 << 20
+
+// job is a FORMAT UNIT or SANITIZE, which goes on by itself: no abort and no
+// reset ends it (SBC-4 4.11.2).
+type job struct {
+	code  uint16 // the additional sense code while it runs
+	start time.Time
+	part  atomic.Uint32 // of 65,536 of the work
+	done  chan struct{}
+	sense Sense // the outcome, when done is closed
+}
+
+// progress is the PROGRESS INDICATION of a job that takes least at the least.
+func (j *job) progress(least time.Duration) [3]byte {
+	part := j.part.Load()
+	if least > 0 {
+		part = uint32(min(int64(part), int64(time.Since(j.start))*0xffff/int64(least)))
+	}
+	return progress(uint16(min(part, 0xffff)))
+}
+
+// erase runs work over the whole medium with no other command on it, and
+// returns at once if immed is set. running is the bit of the state meanwhile,
+// failed the one afterwards if it fails.
+func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32, work func(*job) Sense) Sense {
+	j := &job{code: code, start: time.Now(), done: make(chan struct{})}
+	d.mu.Lock()
+	if state := d.state.Load(); state&(formatting|sanitizing) != 0 {
+		d.mu.Unlock()
+		return d.notReady(state)
+	}
+	if d.closed {
+		d.mu.Unlock()
+		return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
+	}
+	d.job.Store(j)
+	d.state.Store(d.state.Load() | running)
+	d.background.Add(1)
+	d.mu.Unlock()
+	go func() {
+		defer d.background.Done()
+		// Commands that were let in before end first.
+		d.locks.lock(0, d.blocks)
+		j.sense = work(j)
+		if j.sense.Key == NoSense {
+			j.sense = d.flush()
+		}
+		d.locks.unlock(0, d.blocks)
+		d.wait(d.opt.EraseTime - time.Since(j.start))
+		d.mu.Lock()
+		state := d.state.Load() &^ (running | formatFailed | sanitizeFailed | sanitizeStuck)
+		if j.sense.Key != NoSense {
+			state |= failed
+		}
+		d.state.Store(state)
+		d.mu.Unlock()
+		close(j.done)
+	}()
+	if immed {
+		return Sense{}
+	}
+	select {
+	case <-j.done:
+		return j.sense
+	case <-c.Cancel:
+		return Sense{Key: AbortedCommand}
+	}
+}
+
+// wait sleeps until the disk is closed.
+func (d *Disk) wait(t time.Duration) {
+	if t <= 0 {
+		return
+	}
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.closing:
+	}
+}
+
+// pieces calls do for the medium piece by piece, and keeps count of progress.
+func (d *Disk) pieces(j *job, do func(off, n uint64) Sense) Sense {
+	size := d.blocks * d.blockSize
+	for off := uint64(0); off < size; off += erasePiece {
+		select {
+		case <-d.closing:
+			return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
+		default:
+		}
+		if s := do(off, min(erasePiece, size-off)); s.Key != NoSense {
+			return s
+		}
+		j.part.Store(uint32(float64(off) / float64(size) * 0xffff))
+	}
+	j.part.Store(0xffff)
+	return Sense{}
+}
+
+// eraseAll makes the whole medium read as zeros. A thin disk gives it all back.
+func (d *Disk) eraseAll(j *job) Sense {
+	if d.sparse != nil {
+		if err := d.sparse.Unmap(0, d.store.Size()); err != nil {
+			return d.writeError(err, 0)
+		}
+		return Sense{}
+	}
+	return d.pieces(j, func(off, n uint64) Sense {
+		if err := d.zero(int64(off), int64(n)); err != nil {
+			return d.writeError(err, off)
+		}
+		return Sense{}
+	})
+}
+
+// overwrite writes one block's content to every block, or, of a thin disk, to
+// those that are mapped: the others hold nothing to overwrite.
+func (d *Disk) overwrite(j *job, block []byte) Sense {
+	return d.pieces(j, func(off, n uint64) Sense {
+		for lba, end := off/d.blockSize, (off+n)/d.blockSize; lba < end; {
+			mapped, run, s := d.mappedRun(lba)
+			if s.Key != NoSense {
+				return s
+			}
+			run = min(run, end-lba)
+			if mapped {
+				if s := d.fill(block, lba, run); s.Key != NoSense {
+					return s
+				}
+			}
+			lba += run
+		}
+		return Sense{}
+	})
+}
+
+// repeat makes a block of a pattern: whole copies of it, and what remains of it
+// at the end.
+func repeat(pattern []byte, size uint64) []byte {
+	block := make([]byte, size)
+	for i := 0; i < len(block); {
+		i += copy(block[i:], pattern)
+	}
+	return block
+}

@@ -1,0 +1,185 @@
+package lun_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+
+	"lunlab/lun"
+)
+
+func sanitizeCDB(flags byte, n int) []byte {
+	return cat([]byte{0x48, flags, 0, 0, 0, 0, 0}, be(2, uint64(n)), []byte{0})
+}
+
+func overwriteList(flags byte, pattern []byte) []byte {
+	return cat([]byte{flags, 0}, be(2, uint64(len(pattern))), pattern)
+}
+
+func TestSanitize(t *testing.T) {
+	for _, thin := range []bool{false, true} {
+		s := mustMem(t, 1<<20)
+		h := hostOf(t, s, lun.DiskOptions{Thin: thin})
+		h.run(transfer(0x2a, 8, 8, 0), pattern(4096, 1), 0).good()
+		for _, c := range []struct {
+			flags byte
+			list  []byte
+			want  []byte
+		}{
+			{0x01, overwriteList(1, pattern(512, 3)), pattern(512, 3)},
+			{0x01, overwriteList(0x83, []byte{1, 2, 3}), bytes.Repeat([]byte{1, 2, 3}, 171)[:512]},
+			{0x01, overwriteList(0x82, []byte{0x0f}), bytes.Repeat([]byte{0xf0}, 512)},
+			{0x02, nil, make([]byte, 512)},
+			{0x03, nil, make([]byte, 512)},
+		} {
+			h.run(sanitizeCDB(c.flags, len(c.list)), c.list, 0).good()
+			for _, lba := range []uint64{8, 15} {
+				if a := h.run(transfer(0x28, lba, 1, 0), nil, 512).good(); !bytes.Equal(a.data, c.want) {
+					t.Errorf("thin %v: %x with %x left %x", thin, c.flags, c.list, a.data[:16])
+				}
+			}
+		}
+		if thin && s.Used() != 0 {
+			t.Errorf("%d bytes are used after a SANITIZE", s.Used())
+		}
+	}
+}
+
+func TestSanitizeErrors(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	h.run(sanitizeCDB(0x02, 4), make([]byte, 4), 0).field(8, 2)
+	h.run(sanitizeCDB(0x04, 0), nil, 0).field(1, 4)
+	for _, n := range []int{0, 4, 517} {
+		h.run(sanitizeCDB(0x01, n), make([]byte, n), 0).field(7, 7)
+	}
+	h.run(sanitizeCDB(0x01, 6), overwriteList(0, []byte{1, 2}), 0).field(7, 7)
+	h.run(sanitizeCDB(0x01, 6), overwriteList(0x21, []byte{1, 2}), 0).parameter(0, 6)
+	h.run(sanitizeCDB(0x01, 7), overwriteList(1, []byte{1, 2}), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.run(sanitizeCDB(0x1f, 0), nil, 0).good()
+	ro := newHost(t, 1<<20, lun.DiskOptions{ReadOnly: true})
+	ro.run(sanitizeCDB(0x02, 0), nil, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
+	ro.do("04 00 00 00 00 00", nil, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
+}
+
+// TestSanitizeInProgress looks at a disk while it sanitizes and formats: nothing
+// gets at the medium, and nothing ends it.
+func TestEraseInProgress(t *testing.T) {
+	const least = 200 * time.Millisecond
+	for _, c := range []struct {
+		name string
+		cdb  []byte
+		list []byte
+		code uint16
+	}{
+		{"SANITIZE", sanitizeCDB(0x82, 0), nil, lun.ASCNotReadySanitizeInProgress},
+		{"FORMAT UNIT", []byte{4, 0x10, 0, 0, 0, 0}, []byte{0, 0x82, 0, 0}, lun.ASCNotReadyFormatInProgress},
+	} {
+		h := newHost(t, 1<<20, lun.DiskOptions{EraseTime: least})
+		if !h.disk.Blocking() {
+			t.Error("the disk isn't Blocking")
+		}
+		o := h.other("b")
+		start := time.Now()
+		h.run(c.cdb, c.list, 0).good()
+		for _, cdb := range []string{"00 00 00 00 00 00", "28 00 00000000 00 0001 00", "1b 00 00 00 01 00", "04 00 00 00 00 00",
+			"48 02 0000000000 0000 00", "48 1f 0000000000 0000 00", "15 10 0000 00 00"} {
+			a := o.do(cdb, nil, 512).fails(lun.NotReady, c.code)
+			if a.sense[15]&0x80 == 0 {
+				t.Errorf("%s: no progress in %x", c.name, a.sense)
+			}
+		}
+		o.do("12 00 00 00ff 00", nil, 255).good()
+		h.disk.Notify(nil, lun.LogicalUnitReset)
+		a := o.do("03 00 00 00 ff 00", nil, 255).good() // takes the unit attention
+		last, steps := -1, 0
+		for {
+			a = o.do("03 00 00 00 ff 00", nil, 255).good()
+			if a.data[2] == 0 {
+				break
+			}
+			if p := int(binary.BigEndian.Uint16(a.data[16:])); p < last {
+				t.Errorf("%s: progress went from %d to %d", c.name, last, p)
+			} else if p > last {
+				last, steps = p, steps+1
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if d := time.Since(start); d < least || steps < 3 {
+			t.Errorf("%s took %v, and showed %d steps of progress", c.name, d, steps)
+		}
+		o.do("00 00 00 00 00 00", nil, 0).good()
+	}
+}
+
+func TestEraseOutlivesItsCommand(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{EraseTime: 100 * time.Millisecond})
+	cancel := make(chan struct{})
+	close(cancel)
+	c := lun.Command{Nexus: h.n, CDB: sanitizeCDB(0x02, 0), Cancel: cancel}
+	h.disk.Execute(&c)
+	h.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCNotReadySanitizeInProgress)
+	// Close doesn't wait for the rest of the time.
+	long := newHost(t, 1<<20, lun.DiskOptions{EraseTime: time.Hour})
+	long.run(sanitizeCDB(0x82, 0), nil, 0).good()
+	if err := long.disk.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEraseFails(t *testing.T) {
+	s := &broken{Store: mustMem(t, 1<<20)}
+	h := hostOf(t, s, lun.DiskOptions{})
+	odd := errors.New("odd")
+	overwrite := overwriteList(1, []byte{1})
+	s.fail(odd)
+	h.run(sanitizeCDB(0x21, len(overwrite)), overwrite, 0).fails(lun.HardwareError, lun.ASCInternalTargetFailure)
+	s.fail(nil)
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).fails(lun.MediumError, lun.ASCSanitizeFailed)
+	h.run(sanitizeCDB(0x1f, 0), nil, 0).good() // AUSE was set
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+	s.fail(odd)
+	h.run(sanitizeCDB(0x01, len(overwrite)), overwrite, 0).fails(lun.HardwareError, lun.ASCInternalTargetFailure)
+	s.fail(nil)
+	h.run(sanitizeCDB(0x1f, 0), nil, 0).field(1, 4)
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).fails(lun.MediumError, lun.ASCSanitizeFailed)
+	h.do("04 00 00 00 00 00", nil, 0).fails(lun.MediumError, lun.ASCSanitizeFailed)
+	h.run(sanitizeCDB(0x22, 0), nil, 0).good()
+	h.run(sanitizeCDB(0x1f, 0), nil, 0).good()
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+	s.fail(odd)
+	h.do("04 00 00 00 00 00", nil, 0).fails(lun.HardwareError, lun.ASCInternalTargetFailure)
+	s.fail(nil)
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).fails(lun.MediumError, lun.ASCFormatFailed)
+	h.do("04 00 00 00 00 00", nil, 0).good()
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+}
+
+func TestFormat(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	h.run(transfer(0x2a, 2000, 8, 0), pattern(4096, 1), 0).good()
+	last := func() []byte { return h.run(transfer(0x28, 2007, 1, 0), nil, 512).good().data }
+	h.do("04 00 00 00 00 00", nil, 0).good()
+	if !bytes.Equal(last(), make([]byte, 512)) {
+		t.Error("data is left")
+	}
+	h.do("04 10 00 00 00 00", cat([]byte{0, 0x88, 0, 0}, []byte{0, 1, 0, 3, 7, 8, 9}), 0).good()
+	if want := bytes.Repeat([]byte{7, 8, 9}, 171)[:512]; !bytes.Equal(last(), want) {
+		t.Errorf("block is %x, want the pattern", last()[:16])
+	}
+	h.do("04 30 00 00 00 00", make([]byte, 8), 0).good() // a long header
+	if !bytes.Equal(last(), make([]byte, 512)) {
+		t.Error("data is left")
+	}
+	h.do("04 10 00 00 00 00", []byte{0, 0, 0}, 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.do("04 10 00 00 00 00", []byte{0, 0, 0, 8}, 0).parameter(3, 7)    // a defect list
+	h.do("04 10 00 00 00 00", []byte{0, 0x08, 0, 0}, 0).parameter(1, 3) // IP without FOV
+	h.do("04 10 00 00 00 00", []byte{8, 0, 0, 0}, 0).parameter(0, 3)
+	h.do("04 10 00 00 00 00", []byte{0, 0x88, 0, 0, 0, 2, 0, 0}, 0).parameter(5, 7)
+	h.do("04 10 00 00 00 00", []byte{0, 0x88, 0, 0, 0, 1, 2, 1}, 0).parameter(6, 7)
+	h.do("04 10 00 00 00 00", []byte{0, 0x88, 0, 0, 0, 1, 0, 9}, 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.do("04 80 00 00 00 00", nil, 0).field(1, 7)
+	h.do("04 08 00 00 00 00", nil, 0).field(1, 3)
+	h.do("04 00 00 00 03 00", nil, 0).field(4, 1)
+}
