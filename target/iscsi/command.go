@@ -43,7 +43,7 @@ type command struct {
 	xfer transfer
 
 	data    *buffer   // data-out that was gathered
-	dataOut [1][]byte // memory for Task.DataOut
+	dataOut [2][]byte // memory for Task.DataOut
 	iov     [][]byte  // memory for Task.DataIn
 }
 
@@ -69,7 +69,7 @@ func (k *command) release() {
 	k.conn, k.unit, k.longCDB, k.bidiRead, k.outWant, k.inWant = nil, nil, nil, 0, 0, 0
 	k.noMemory, k.failure = false, lun.Sense{}
 	k.xfer.reset()
-	k.dataOut[0] = nil
+	k.dataOut[0], k.dataOut[1] = nil, nil
 	commands.Put(k)
 }
 
@@ -116,12 +116,12 @@ func (c *conn) scsiCommand(b, data []byte) error {
 	}
 	if k.req.Write {
 		k.expectData(data)
+		k.setDataOut(nil)
 	}
 	// Data that is all here and whose turn it is may stay in the input buffer.
 	if len(data) > 0 {
 		if k.xfer.complete() && !k.unit.Unit().Blocking() && (k.req.Immediate || k.req.CmdSN == c.sess.exp.Load()) {
-			k.dataOut[0] = data[:min(len(data), k.outWant)]
-			k.DataOut = k.dataOut[:]
+			k.setDataOut(data[:min(len(data), k.outWant)])
 		} else if k.allocate() {
 			copy(k.data.b[:k.outWant], data)
 		}
@@ -138,6 +138,20 @@ func (c *conn) scsiCommand(b, data []byte) error {
 	a.cmd = k
 	c.sess.arrive(c, &a)
 	return nil
+}
+
+// excess stands for data that the initiator was ready to send and the unit has no
+// use for. It was never asked for; but some commands have to be refused then.
+var excess [64 << 10]byte
+
+// setDataOut makes b the command's data-out.
+func (k *command) setDataOut(b []byte) {
+	k.dataOut[0] = b
+	k.DataOut = k.dataOut[:1]
+	if more := uint64(k.req.ExpectedDataTransferLength) - uint64(k.outWant); more > 0 {
+		k.dataOut[1] = excess[:min(more, uint64(len(excess)))]
+		k.DataOut = k.dataOut[:]
+	}
 }
 
 // readAHS takes the CDB's end and the bidirectional length from the additional

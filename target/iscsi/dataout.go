@@ -121,8 +121,7 @@ func (c *conn) readyLocked(k *command) {
 		delete(c.waiting, k.req.InitiatorTaskTag)
 	}
 	if k.data != nil {
-		k.dataOut[0] = k.data.b[:k.outWant]
-		k.DataOut = k.dataOut[:]
+		k.setDataOut(k.data.b[:k.outWant])
 	}
 }
 
