@@ -41,7 +41,8 @@ type ring struct {
 	nexus *lun.Nexus
 	onTMR func(TMRType)
 
-	next uint32 // where serve reads; serve's own
+	next uint32 // where serve reads; serve's own, as is
+	cur  *task  // what it reads into
 
 	workers sync.WaitGroup
 
@@ -64,6 +65,7 @@ func newRing(mb *mailbox, bell bell, unit lun.Unit, nexus *lun.Nexus) (*ring, er
 		return nil, ringErr("cmd_tail is %d in a ring of %d", r.tail, mb.size)
 	}
 	r.next = r.tail
+	r.cur = newTask(r)
 	return r, nil
 }
 
@@ -81,11 +83,7 @@ func (r *ring) serve() error {
 func (r *ring) loop() error {
 	var count [4]byte
 	for {
-		var n int
-		var err error
-		if fault := guardFault(func() { n, err = r.poll() }); fault != nil {
-			return fault
-		}
+		n, err := r.guardedPoll()
 		if err != nil {
 			return err
 		}
@@ -101,16 +99,22 @@ func (r *ring) loop() error {
 	}
 }
 
+func (r *ring) guardedPoll() (n int, err error) {
+	if fault := guardFault(func() { n, err = r.poll() }); fault != nil {
+		return 0, fault
+	}
+	return n, err
+}
+
 // poll handles the entries that the ring holds now, and returns their number.
 func (r *ring) poll() (n int, err error) {
 	head, err := r.mb.head()
 	if err != nil {
 		return 0, err
 	}
-	t := r.task()
-	defer func() { r.release(t) }()
 	before := r.tailNow()
 	for r.next != head {
+		t := r.cur
 		if err := r.mb.read(r.next, head, &t.entry); err != nil {
 			return n, err
 		}
@@ -121,6 +125,7 @@ func (r *ring) poll() (n int, err error) {
 			if err := r.start(t); err != nil {
 				return n, err
 			}
+			r.cur = r.task()
 			if r.unit.Blocking() {
 				r.workers.Add(1)
 				go t.run()
@@ -128,7 +133,6 @@ func (r *ring) poll() (n int, err error) {
 				t.execute()
 				r.complete(t)
 			}
-			t = r.task()
 			continue
 		case opTMR:
 			r.manage(&t.entry)
@@ -162,12 +166,6 @@ func (r *ring) task() *task {
 		return t
 	}
 	return newTask(r)
-}
-
-func (r *ring) release(t *task) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.free = append(r.free, t)
 }
 
 // start books the command as in flight.
@@ -290,16 +288,18 @@ func (r *ring) abortAll() {
 	}
 }
 
+// anyCount is what is written to the UIO device: the kernel takes any 4 bytes.
+var anyCount = make([]byte, 4)
+
 // kick tells the kernel that there are completions. Those that come while
 // another goroutine is telling it are told by that one, all at once.
 func (r *ring) kick() {
 	if r.kicks.Add(1) != 1 {
 		return
 	}
-	var zero [4]byte
 	for n := int64(1); ; n = r.kicks.Load() {
 		r.doorbells.Add(1)
-		if _, err := r.bell.Write(zero[:]); err != nil {
+		if _, err := r.bell.Write(anyCount); err != nil {
 			r.fail(fmt.Errorf("ring the doorbell: %w", err))
 		}
 		if r.kicks.CompareAndSwap(n, 0) {

@@ -1,0 +1,622 @@
+package tcmu
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lunlab/lun"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// testUnit is a unit whose Execute is a function. It moves as much data as
+// bytes 2 to 5 of the CDB say, out if the operation code is 0x2a.
+type testUnit struct {
+	blocking bool
+	execute  func(*lun.Command)
+
+	mu     sync.Mutex
+	events []lun.Event
+}
+
+func (u *testUnit) Execute(c *lun.Command) { u.execute(c) }
+func (u *testUnit) Blocking() bool         { return u.blocking }
+
+func (u *testUnit) DataLength(cdb []byte) (out, in uint64) {
+	n := uint64(binary.BigEndian.Uint32(cdb[2:]))
+	if cdb[0] == 0x2a {
+		return n, 0
+	}
+	return 0, n
+}
+
+func (u *testUnit) Notify(_ *lun.Nexus, e lun.Event) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.events = append(u.events, e)
+}
+
+func cdb(op byte, n int) []byte {
+	b := make([]byte, 16)
+	b[0] = op
+	binary.BigEndian.PutUint32(b[2:], uint32(n))
+	return b
+}
+
+func join(v [][]byte) []byte { return bytes.Join(v, nil) }
+
+func fill(v [][]byte, d []byte) uint64 {
+	n := len(d)
+	for _, b := range v {
+		d = d[copy(b, d):]
+	}
+	return uint64(n)
+}
+
+func TestCommands(t *testing.T) {
+	var got *lun.Command
+	var in, out []byte
+	u := &testUnit{execute: func(c *lun.Command) {
+		got, out = c, join(c.DataOut)
+		switch c.CDB[0] {
+		case 0x28:
+			c.InLen = fill(c.DataIn, in)
+		case 0xc0:
+			c.InLen = fill(c.DataIn, in)
+			c.Fail(lun.Sense{Key: lun.RecoveredError, Code: 0x1701})
+		case 0xc1:
+			c.Status = lun.TaskSetFull
+		}
+	}}
+	p := newProducer(t, 4096, 4)
+	p.start(u)
+
+	pattern := bytes.Repeat([]byte("0123456789abcdef"), 256)
+	p.run(cdb(0x2a, 4096), 4096, 3, pattern)
+	if !bytes.Equal(out, pattern) {
+		t.Error("data-out differs")
+	}
+	if len(got.DataIn) != 0 || got.Nexus == nil || got.Cancel == nil {
+		t.Errorf("command: %d data-in buffers, nexus %v, cancel %v", len(got.DataIn), got.Nexus, got.Cancel)
+	}
+
+	in = pattern
+	c := p.run(cdb(0x28, 4096), 4096, 2, make([]byte, 4096))
+	if !bytes.Equal(p.data(c.id, 4096), pattern) {
+		t.Error("data-in differs")
+	}
+	if c.status != 0 || c.uflags != 0 || c.readLen != 0 {
+		t.Errorf("full read: %+v", c)
+	}
+
+	in = pattern[:100]
+	c = p.run(cdb(0x28, 4096), 4096, 1, nil)
+	if c.uflags != uflagReadLen || c.readLen != 100 {
+		t.Errorf("short read: uflags %#x, read_len %d; want %#x, 100", c.uflags, c.readLen, uflagReadLen)
+	}
+
+	// What another command left in the data area must not get out.
+	in = nil
+	c = p.run(cdb(0x28, 4096), 4096, 3, pattern)
+	if c.uflags != 0 || !bytes.Equal(p.data(c.id, 4096), make([]byte, 4096)) {
+		t.Errorf("read of nothing: uflags %#x, or old data is left", c.uflags)
+	}
+
+	in = pattern[:10]
+	c = p.run(cdb(0xc0, 10), 4096, 1, nil)
+	want := completion{id: c.id, status: uint8(lun.CheckCondition), uflags: uflagReadLen, readLen: 10}
+	copy(want.sense[:], lun.Sense{Key: lun.RecoveredError, Code: 0x1701}.AppendFixed(nil))
+	if c != want {
+		t.Errorf("sense and data: %+v, want %+v", c, want)
+	}
+
+	c = p.run(cdb(0xc1, 0), 0, 0, nil)
+	if want := (completion{id: c.id, status: uint8(lun.TaskSetFull)}); c != want {
+		t.Errorf("status: %+v, want %+v", c, want)
+	}
+}
+
+// TestOutOfOrder completes commands in another order than they came in.
+func TestOutOfOrder(t *testing.T) {
+	var mu sync.Mutex
+	gates := map[byte]chan struct{}{}
+	for i := range byte(4) {
+		gates[i] = make(chan struct{})
+	}
+	u := &testUnit{blocking: true, execute: func(c *lun.Command) {
+		mu.Lock()
+		g := gates[c.CDB[15]]
+		mu.Unlock()
+		<-g
+		c.Status = lun.Status(c.CDB[15])
+	}}
+	p := newProducer(t, 4096, 4)
+	r, _ := p.start(u)
+	ids := map[byte]uint16{}
+	for i := range byte(4) {
+		b := cdb(0, 0)
+		b[15] = i
+		ids[i], _ = p.submit(b, 0, 0, nil)
+	}
+	p.ring()
+	for _, i := range []byte{2, 0, 3, 1} {
+		close(gates[i])
+		c := p.wait(1)[0]
+		if want := (completion{id: ids[i], status: i}); c != want {
+			t.Errorf("got %+v, want %+v", c, want)
+		}
+	}
+	if s := r.snapshot(); s.MaxInFlight != 4 || s.InFlight != 0 || s.Commands != 4 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// TestStress runs many commands of random sizes through a small ring, which
+// wraps around with pads, and checks every byte.
+func TestStress(t *testing.T) {
+	for _, blocking := range []bool{false, true} {
+		disk := make([]byte, 64*prodDataSlot)
+		u := &testUnit{blocking: blocking, execute: func(c *lun.Command) {
+			d := disk[int(c.CDB[15])*prodDataSlot:]
+			if c.CDB[0] == 0x2a {
+				copy(d, join(c.DataOut))
+				return
+			}
+			c.InLen = fill(c.DataIn, d[:binary.BigEndian.Uint32(c.CDB[2:])])
+		}}
+		p := newProducer(t, 3*1024+512+64, 32)
+		r, _ := p.start(u)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		written := map[int][]byte{}
+		busy := map[int]bool{}
+		type op struct {
+			slot, n int
+			write   []byte
+		}
+		running := map[uint16]op{}
+		check := func(c completion) {
+			o := running[c.id]
+			delete(running, c.id)
+			busy[o.slot] = false
+			if c.status != 0 {
+				t.Errorf("status %#x", c.status)
+			}
+			if o.write != nil {
+				written[o.slot] = o.write
+			} else if want := written[o.slot][:o.n]; !bytes.Equal(p.data(c.id, o.n), want) {
+				t.Fatalf("slot %d: %d bytes differ", o.slot, o.n)
+			}
+		}
+		const total = 20000
+		for done := 0; done < total; {
+			for range rnd.IntN(16) {
+				o := op{slot: rnd.IntN(32)}
+				if busy[o.slot] {
+					continue
+				}
+				code := byte(0x28)
+				if o.n = rnd.IntN(len(written[o.slot]) + 1); o.n == 0 || rnd.IntN(2) == 0 {
+					code, o.n = 0x2a, 1+rnd.IntN(2048)
+					o.write = make([]byte, o.n)
+					for i := range o.write {
+						o.write[i] = byte(rnd.Uint32())
+					}
+				}
+				b := cdb(code, o.n)
+				b[15] = byte(o.slot)
+				id, ok := p.submit(b, o.n, 1+rnd.IntN(7), o.write)
+				if !ok {
+					break
+				}
+				busy[o.slot], running[id] = true, o
+			}
+			p.ring()
+			if n := p.reap(check); n > 0 {
+				done += n
+			} else if len(running) > 0 {
+				p.bell.waitDoorbell(time.Millisecond)
+			}
+		}
+		for _, c := range p.wait(len(running)) {
+			check(c)
+		}
+		s := r.snapshot()
+		if s.Commands < total || s.InFlight != 0 {
+			t.Errorf("stats: %+v", s)
+		}
+	}
+}
+
+// TestThousandsHeld holds 8,192 commands at once, and completes them with far
+// fewer doorbells.
+func TestThousandsHeld(t *testing.T) {
+	const n = 8192
+	hold := make(chan struct{})
+	var held atomic.Int64
+	u := &testUnit{blocking: true, execute: func(c *lun.Command) {
+		held.Add(1)
+		<-hold
+	}}
+	p := newProducer(t, 2<<20, n)
+	r, _ := p.start(u)
+	for range n {
+		if _, ok := p.submit(cdb(0, 0), 0, 0, nil); !ok {
+			t.Fatal("ring is full")
+		}
+	}
+	p.ring()
+	for end := time.Now().Add(10 * time.Second); held.Load() < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d commands of %d are held", held.Load(), n)
+		}
+	}
+	if s := r.snapshot(); s.InFlight != n || s.MaxInFlight != n {
+		t.Errorf("stats: %+v", s)
+	}
+	close(hold)
+	p.wait(n)
+}
+
+func TestDoorbellPerBatch(t *testing.T) {
+	p := newProducer(t, 64<<10, 200)
+	for range 100 {
+		p.submit(cdb(0, 0), 0, 0, nil)
+	}
+	p.publish()
+	r, _ := p.start(&testUnit{execute: func(*lun.Command) {}})
+	p.wait(100)
+	if n := p.bell.writes.Load(); n > 4 {
+		t.Errorf("%d doorbells for a batch of 100 commands, want at most 4", n)
+	}
+	if s := r.snapshot(); s.Commands != 100 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+func TestTaskManagement(t *testing.T) {
+	var canceled atomic.Int64
+	hold := make(chan struct{})
+	u := &testUnit{blocking: true, execute: func(c *lun.Command) {
+		select {
+		case <-c.Cancel:
+			canceled.Add(1)
+		case <-hold:
+		}
+	}}
+	p := newProducer(t, 8192, 8)
+	r, _ := p.start(u)
+	var ids []uint16
+	for range 4 {
+		id, _ := p.submit(cdb(0, 0), 0, 0, nil)
+		ids = append(ids, id)
+	}
+	p.ring()
+	p.tmr(TMRAbortTask, ids[1])
+	p.ring()
+	if c := p.wait(1)[0]; c.id != ids[1] || c.status != uint8(lun.TaskAborted) {
+		t.Errorf("aborted: %+v, want id %d, status %#x", c, ids[1], lun.TaskAborted)
+	}
+	// One that isn't in flight any more, one that never was, and one that is.
+	p.tmr(TMRLUNReset, ids[1], 9999, ids[3])
+	p.ring()
+	if c := p.wait(1)[0]; c.id != ids[3] || c.status != uint8(lun.TaskAborted) {
+		t.Errorf("reset: %+v, want id %d, status %#x", c, ids[3], lun.TaskAborted)
+	}
+	p.tmr(TMRTargetColdReset)
+	p.tmr(TMRClearTaskSet)
+	p.tmr(TMRLUNResetPRO)
+	p.ring()
+	close(hold)
+	for _, c := range p.wait(2) {
+		if c.status != 0 {
+			t.Errorf("not aborted: %+v", c)
+		}
+	}
+	// A command after an abort is not taken for aborted.
+	if c := p.run(cdb(0, 0), 0, 0, nil); c.status != 0 {
+		t.Errorf("after an abort: %+v", c)
+	}
+	if canceled.Load() != 2 {
+		t.Errorf("%d units saw Cancel, want 2", canceled.Load())
+	}
+	want := []lun.Event{lun.LogicalUnitReset, lun.HardReset, lun.CommandsCleared}
+	if diff := cmp.Diff(want, u.events); diff != "" {
+		t.Errorf("events: %s", diff)
+	}
+	if s := r.snapshot(); s.TMRs != 5 || s.Aborted != 2 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+func TestUnknownOperation(t *testing.T) {
+	p := newProducer(t, 4096, 4)
+	r, _ := p.start(&testUnit{execute: func(*lun.Command) {}})
+	b := p.place(64)
+	native.PutUint32(b, 64|5)
+	if c := p.run(cdb(0, 0), 0, 0, nil); c.status != 0 {
+		t.Errorf("the command behind it: %+v", c)
+	}
+	if b[hdrUflags] != uflagUnknownOp {
+		t.Errorf("uflags %#x, want %#x", b[hdrUflags], uflagUnknownOp)
+	}
+	if s := r.snapshot(); s.Unknown != 1 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// TestMalformed breaks one thing in a ring with one command. Serving it has to
+// end with an error that says what.
+func TestMalformed(t *testing.T) {
+	far := uint64(1) << 63
+	for _, tt := range []struct {
+		name string
+		want string
+		do   func(p *producer, e []byte)
+	}{
+		{"entry longer than what is there", "long", func(p *producer, e []byte) { native.PutUint32(e, 1<<20|opCmd) }},
+		{"entry of no length", "long", func(p *producer, e []byte) { native.PutUint32(e, opCmd) }},
+		{"command too short", "long", func(p *producer, e []byte) { native.PutUint32(e, 104|opCmd) }},
+		{"pad past the head", "long", func(p *producer, e []byte) { native.PutUint32(e, 4000|opPad) }},
+		{"TMR too short", "long", func(p *producer, e []byte) { native.PutUint32(e, 24|opTMR) }},
+		{"TMR with too many ids", "names", func(p *producer, e []byte) {
+			native.PutUint32(e, 128|opTMR)
+			native.PutUint32(e[tmrCmdCnt:], 1<<31)
+		}},
+		{"iov_cnt", "buffers", func(p *producer, e []byte) { native.PutUint32(e[reqIovCnt:], 1<<31) }},
+		{"iov counts that overflow", "buffers", func(p *producer, e []byte) {
+			for _, o := range []int{reqIovCnt, reqIovBidiCnt, reqIovDifCnt} {
+				native.PutUint32(e[o:], 1<<32-1)
+			}
+		}},
+		{"buffer in the mailbox", "data area", func(p *producer, e []byte) { native.PutUint64(e[reqIov:], 0) }},
+		{"buffer in the ring", "data area", func(p *producer, e []byte) { native.PutUint64(e[reqIov:], prodOff+8) }},
+		{"buffer past the mapping", "data area", func(p *producer, e []byte) { native.PutUint64(e[reqIov:], uint64(len(p.mem))+1) }},
+		{"buffer that reaches past the mapping", "data area", func(p *producer, e []byte) { native.PutUint64(e[reqIov+8:], uint64(len(p.mem))) }},
+		{"buffer that wraps around", "data area", func(p *producer, e []byte) { native.PutUint64(e[reqIov+8:], 1<<64-1) }},
+		{"CDB before the entry", "CDB", func(p *producer, e []byte) { native.PutUint64(e[reqCdbOff:], 0) }},
+		{"CDB in the answer's place", "CDB", func(p *producer, e []byte) { native.PutUint64(e[reqCdbOff:], prodOff+64) }},
+		{"CDB behind the entry", "CDB", func(p *producer, e []byte) { native.PutUint64(e[reqCdbOff:], prodOff+2048) }},
+		{"CDB nowhere", "CDB", func(p *producer, e []byte) { native.PutUint64(e[reqCdbOff:], far) }},
+		{"head past the ring", "cmd_head", func(p *producer, e []byte) { p.head = p.size }},
+		{"head not aligned", "cmd_head", func(p *producer, e []byte) { p.head++ }},
+		{"tail moved by another", "reset", func(p *producer, e []byte) { atomic.StoreUint32(p.word(mbCmdTail), 8) }},
+		{"id in use", "in use", func(p *producer, e []byte) {
+			p.submit(cdb(0, 0), 0, 0, nil)
+			native.PutUint16(p.mem[prodOff+128+hdrCmdID:], native.Uint16(e[hdrCmdID:]))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newProducer(t, 4096, 4)
+			hold := make(chan struct{})
+			t.Cleanup(func() { close(hold) })
+			_, done := p.start(&testUnit{blocking: true, execute: func(c *lun.Command) {
+				select {
+				case <-hold:
+				case <-c.Cancel:
+				}
+			}})
+			p.submit(cdb(0x28, 512), 512, 1, nil)
+			tt.do(p, p.mem[prodOff:])
+			tail := atomic.LoadUint32(p.word(mbCmdTail))
+			p.ring()
+			select {
+			case err := <-done:
+				if !errors.Is(err, ErrRing) || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("error %q, want a malformed ring with %q", err, tt.want)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatal("the ring is still served")
+			}
+			if now := atomic.LoadUint32(p.word(mbCmdTail)); now != tail {
+				t.Errorf("cmd_tail of a broken ring went from %d to %d", tail, now)
+			}
+		})
+	}
+}
+
+func TestMalformedMailbox(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		want string
+		do   func(p *producer)
+	}{
+		{"version 1", "version 1", func(p *producer) { p.mem[mbVersion] = 1 }},
+		{"no out-of-order completion", "out-of-order", func(p *producer) { p.mem[mbFlags] = capReadLen }},
+		{"ring in the mailbox", "cmdr_off", func(p *producer) { native.PutUint32(p.mem[mbCmdrOff:], 64) }},
+		{"ring not aligned", "cmdr_off", func(p *producer) { native.PutUint32(p.mem[mbCmdrOff:], 132) }},
+		{"no ring", "cmdr_size", func(p *producer) { native.PutUint32(p.mem[mbCmdrSize:], 0) }},
+		{"ring past the mapping", "passes", func(p *producer) { native.PutUint32(p.mem[mbCmdrSize:], 1<<32-8) }},
+		{"no room", "no room", func(p *producer) { p.mem = p.mem[:67] }},
+	} {
+		p := newProducer(t, 4096, 4)
+		tt.do(p)
+		if _, err := openMailbox(p.mem); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	p := newProducer(t, 4096, 4)
+	native.PutUint32(p.mem[mbCmdTail:], 4096)
+	mb, err := openMailbox(p.mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newRing(mb, p.bell, &testUnit{}, nil); !errors.Is(err, ErrRing) {
+		t.Errorf("tail past the ring: error %v", err)
+	}
+}
+
+// TestPageTakenAway has the kernel take a page of the data area away, as it may
+// when a ring is reset under its reader.
+func TestPageTakenAway(t *testing.T) {
+	for _, blocking := range []bool{false, true} {
+		fd, err := unix.MemfdCreate("ring", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer unix.Close(fd)
+		p := newProducer(t, 4096-prodOff, 4)
+		size := len(p.mem) &^ 4095
+		if err := unix.Ftruncate(fd, int64(size)); err != nil {
+			t.Fatal(err)
+		}
+		mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(mem, p.mem[:4096])
+		p.mem = mem
+		_, done := p.start(&testUnit{blocking: blocking, execute: func(c *lun.Command) {
+			fill(c.DataIn, make([]byte, 512))
+		}})
+		p.submit(cdb(0x28, 512), 512, 1, nil)
+		if err := unix.Ftruncate(fd, 4096); err != nil {
+			t.Fatal(err)
+		}
+		p.ring()
+		select {
+		case err := <-done:
+			if err == nil || !strings.Contains(err.Error(), "data area is gone") {
+				t.Errorf("error %v, want that the data area is gone", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("the ring is still served")
+		}
+		if err := unix.Munmap(mem); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCommandsAllocateNothing(t *testing.T) {
+	p := newProducer(t, 64<<10, 64)
+	mb, err := openMailbox(p.mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 4096)
+	u := &testUnit{execute: func(c *lun.Command) {
+		if c.CDB[0] == 0x2a {
+			for _, v := range c.DataOut {
+				copy(data, v)
+			}
+			return
+		}
+		c.InLen = fill(c.DataIn, data)
+	}}
+	r, err := newRing(mb, p.bell, u, &lun.Nexus{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, write := cdb(0x28, 4096), cdb(0x2a, 4096)
+	batch := func() {
+		for i := range 32 {
+			b := read
+			if i%2 == 0 {
+				b = write
+			}
+			if _, ok := p.submit(b, 4096, 2, nil); !ok {
+				t.Fatal("ring is full")
+			}
+		}
+		p.publish()
+		if n, err := r.guardedPoll(); err != nil || n < 32 {
+			t.Fatal(n, err)
+		}
+		p.reap(nil)
+	}
+	for range 100 {
+		batch()
+	}
+	if n := testing.AllocsPerRun(200, batch); n > 0 {
+		t.Errorf("%v allocations for 32 commands, want 0", n)
+	}
+}
+
+func TestSlots(t *testing.T) {
+	var q slots
+	var want []uint32
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for i := range uint32(10000) {
+		if rnd.IntN(5) > 1 || len(want) == 0 {
+			q.push(slot{pos: i})
+			want = append(want, i)
+			continue
+		}
+		if got := q.oldest().pos; got != want[0] {
+			t.Fatalf("oldest is %d, want %d", got, want[0])
+		}
+		q.pop()
+		want = slices.Delete(want, 0, 1)
+		if q.len() != len(want) {
+			t.Fatalf("length is %d, want %d", q.len(), len(want))
+		}
+	}
+}
+
+// FuzzRing reads a mapping of any bytes. Nothing of it may reach outside the
+// mapping, and buffers not outside the data area.
+func FuzzRing(f *testing.F) {
+	// Small, as the fuzzer takes long to minimize large ones.
+	p := newProducer(f, 352, 4)
+	p.submit(cdb(0x28, 64), 64, 3, nil)
+	p.tmr(TMRLUNReset, 1, 2)
+	p.submit(cdb(0x2a, 64), 64, 1, nil)
+	p.publish()
+	f.Add(p.mem[:prodOff+352+64], uint32(0))
+	f.Fuzz(func(t *testing.T, image []byte, pos uint32) {
+		mem := alignedCopy(image)
+		m, err := openMailbox(mem)
+		if err != nil {
+			return
+		}
+		head, err := m.head()
+		if err != nil {
+			return
+		}
+		pos = pos % m.size &^ 7
+		var e entry
+		for range 1000 {
+			if pos == head || m.read(pos, head, &e) != nil {
+				break
+			}
+			if e.len < hdrSize || pos+e.len > m.size {
+				t.Fatalf("entry of %d bytes at %d in a ring of %d", e.len, pos, m.size)
+			}
+			for _, v := range e.iov {
+				if len(v) > len(mem) {
+					t.Fatalf("a buffer of %d bytes", len(v))
+				}
+				if len(v) > 0 {
+					at := uint64(addr(v) - addr(mem))
+					if at < m.dataOff || at+uint64(len(v)) > uint64(len(mem)) {
+						t.Fatalf("a buffer at %d, and the data area is %d to %d", at, m.dataOff, len(mem))
+					}
+					v[0]++
+				}
+			}
+			switch e.op {
+			case opCmd:
+				if len(e.cdb) < 6 || len(e.cdb) > maxCDB {
+					t.Fatalf("a CDB of %d bytes", len(e.cdb))
+				}
+				if e.bidi > len(e.iov) {
+					t.Fatalf("%d buffers, bidirectional from %d on", len(e.iov), e.bidi)
+				}
+				m.write(pos, answer{id: e.id, status: 2, readLen: 1, sense: make([]byte, senseSize)})
+			case opTMR, opPad:
+			default:
+				m.markUnknown(pos)
+			}
+			pos = (pos + e.len) % m.size
+		}
+	})
+}
