@@ -96,16 +96,26 @@ type Disk struct {
 	background sync.WaitGroup      // its goroutine
 	closing    chan struct{}       // closed by Close
 
-	mu      sync.Mutex
-	closed  bool
-	pages   []*modePage
-	reserve reservations
+	count counters
+	born  time.Time
+
+	mu           sync.Mutex
+	closed       bool
+	pages        []*modePage
+	reserve      reservations
+	selfTests    []selfTest // the last first
+	buffer, echo []byte     // of WRITE BUFFER
+	microcode    bool       // some was downloaded and not activated
+	identity     identifying
+	clock        clock
 }
 
 // NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
 // is left unused. The disk uses s until its Close, which closes s too.
 func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	d := &Disk{store: s, blocking: store.Blocking(s) || o.EraseTime > 0, closing: make(chan struct{})}
+	d.born = time.Now()
+	d.clock.at = d.born
 	if err := d.setOptions(o); err != nil {
 		return nil, fmt.Errorf("lun: %w", err)
 	}

@@ -103,11 +103,13 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 		}
 		state |= ejected
 	case start:
+		d.count.loads.Add(1)
 		if state&ejected != 0 {
 			return d.notReady(state)
 		}
 		state &^= stopped
 	default:
+		d.count.stops.Add(1)
 		state |= stopped
 	}
 	d.state.Store(state)

@@ -141,6 +141,8 @@ func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
 		want -= uint64(len(b))
 	}
 	c.InLen = n * d.blockSize
+	d.count.reads.Add(1)
+	d.count.blocksRead.Add(n)
 	return Sense{}
 }
 
@@ -159,6 +161,8 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 		return s
 	}
 	c.OutLen = n * d.blockSize
+	d.count.writes.Add(1)
+	d.count.blocksWritten.Add(n)
 	return d.settle(flags(c.CDB))
 }
 
@@ -199,6 +203,7 @@ func (d *Disk) flush() Sense {
 
 // readError is the sense data for a store that failed at a byte.
 func (d *Disk) readError(err error, at uint64) Sense {
+	d.count.readErrors.Add(1)
 	s := Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	if errors.Is(err, syscall.EIO) {
 		s = Sense{Key: MediumError, Code: ASCUnrecoveredReadError}
@@ -208,6 +213,7 @@ func (d *Disk) readError(err error, at uint64) Sense {
 }
 
 func (d *Disk) writeError(err error, at uint64) Sense {
+	d.count.writeErrors.Add(1)
 	s := writeSense(err)
 	s.Info, s.HasInfo = at/d.blockSize, true
 	return s

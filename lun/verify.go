@@ -58,6 +58,8 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 		return s
 	}
 	c.OutLen, _ = movesVerify(d, c.CDB)
+	d.count.verifies.Add(1)
+	d.count.blocksVerified.Add(n)
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
 	switch byteCheck(c.CDB) {
@@ -77,7 +79,11 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 		}
 		return Sense{}
 	}
-	return d.readable(lba, n)
+	s := d.readable(lba, n)
+	if s.Key != NoSense {
+		d.count.verifyErrors.Add(1)
+	}
+	return s
 }
 
 // readable reads n blocks at lba for the errors only.

@@ -1,0 +1,230 @@
+package lun
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+var logOps = []op{
+	{name: "LOG SENSE", usage: "4d 00 ff ff 00 ffff ffff 00", moves: allocates(7, 2), run: (*Disk).logSense},
+	{name: "LOG SELECT", usage: "4c 02 ff ff 000000 ffff 00", class: writes, moves: takes(7, 2), run: (*Disk).logSelect},
+}
+
+// counters are what the log pages tell of.
+type counters struct {
+	reads, writes, verifies    atomic.Uint64 // commands
+	blocksRead, blocksWritten  atomic.Uint64
+	blocksVerified             atomic.Uint64
+	readErrors, writeErrors    atomic.Uint64
+	verifyErrors, loads, stops atomic.Uint64
+}
+
+// reset starts the counts anew, but for those that tell of the device's whole
+// life.
+func (n *counters) reset() {
+	for _, c := range []*atomic.Uint64{
+		&n.reads, &n.writes, &n.verifies, &n.blocksRead, &n.blocksWritten,
+		&n.blocksVerified, &n.readErrors, &n.writeErrors, &n.verifyErrors,
+	} {
+		c.Store(0)
+	}
+}
+
+// logParameter is one parameter of a log page (SPC-5 7.3.2.2). control is its
+// FORMAT AND LINKING: 0 for a counter that stops at its end, 1 for ASCII and 3
+// for a binary list, which have no thresholds.
+type logParameter struct {
+	code    uint16
+	control byte
+	value   []byte
+}
+
+func counter(code uint16, v uint64) logParameter {
+	p := logParameter{code: code, control: 0, value: make([]byte, 8)}
+	put64(p.value, v)
+	return p
+}
+
+func binaryList(code uint16, v ...byte) logParameter { return logParameter{code, 3, v} }
+
+// logPages lists the log pages with how to make each, in ascending order.
+var logPages = []struct {
+	page, sub byte
+	make      func(d *Disk) []logParameter
+}{
+	{0x02, 0, func(d *Disk) []logParameter {
+		return errorCounters(d.count.writeErrors.Load(), d.count.blocksWritten.Load()*d.blockSize)
+	}},
+	{0x03, 0, func(d *Disk) []logParameter {
+		return errorCounters(d.count.readErrors.Load(), d.count.blocksRead.Load()*d.blockSize)
+	}},
+	{0x05, 0, func(d *Disk) []logParameter {
+		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize)
+	}},
+	{0x0d, 0, func(*Disk) []logParameter { // temperature, reference temperature, degrees Celsius
+		return []logParameter{binaryList(0, 0, temperature), binaryList(1, 0, 65)}
+	}},
+	{0x0e, 0, (*Disk).startStopLog},
+	{0x10, 0, (*Disk).selfTestLog},
+	{0x15, 0, (*Disk).backgroundScanLog},
+	{0x19, 0, (*Disk).statisticsLog},
+	{0x2f, 0, func(*Disk) []logParameter { return []logParameter{binaryList(0, 0, 0, temperature)} }},
+}
+
+// temperature is what a disk that has none reports, in degrees Celsius.
+const temperature = 30
+
+// errorCounters is an error counter page (SPC-5 7.3.8): nothing is ever
+// corrected here, so that all but the bytes processed and the uncorrected are 0.
+func errorCounters(uncorrected, bytes uint64) []logParameter {
+	list := make([]logParameter, 0, 7)
+	for code := range uint16(7) {
+		v := uint64(0)
+		switch code {
+		case 5:
+			v = bytes
+		case 6:
+			v = uncorrected
+		}
+		list = append(list, counter(code, v))
+	}
+	return list
+}
+
+// startStopLog is SPC-5 7.3.22: made in the first week of 2026, and counts of
+// cycles.
+func (d *Disk) startStopLog() []logParameter {
+	number := func(code uint16, v uint64) logParameter {
+		p := binaryList(code, 0, 0, 0, 0)
+		put32(p.value, uint32(min(v, math.MaxUint32)))
+		return p
+	}
+	return []logParameter{
+		{1, 1, []byte("202601")},
+		{2, 1, []byte("202601")},
+		number(3, math.MaxUint32), // specified cycle count over the lifetime
+		number(4, d.count.stops.Load()),
+		number(5, math.MaxUint32),
+		number(6, d.count.loads.Load()),
+	}
+}
+
+// backgroundScanLog is SBC-4 6.4.2: nothing is scanned in the background.
+func (d *Disk) backgroundScanLog() []logParameter {
+	v := make([]byte, 12)
+	put32(v, uint32(time.Since(d.born)/time.Minute)) // accumulated power on minutes
+	return []logParameter{binaryList(0, v...)}
+}
+
+// statisticsLog is the general statistics and performance page (SPC-5 7.3.9).
+func (d *Disk) statisticsLog() []logParameter {
+	v := make([]byte, 64)
+	put64(v, d.count.reads.Load())
+	put64(v[8:], d.count.writes.Load())
+	put64(v[16:], d.count.blocksWritten.Load())
+	put64(v[24:], d.count.blocksRead.Load())
+	return []logParameter{binaryList(1, v...)}
+}
+
+// logSense is SPC-5 6.8.
+func (d *Disk) logSense(_ *nexus, c *Command) Sense {
+	page, sub := c.CDB[2]&0x3f, c.CDB[3]
+	pointer, allocation := be16(c.CDB[5:]), uint64(be16(c.CDB[7:]))
+	b := []byte{page, sub, 0, 0}
+	switch {
+	case page == 0 && (sub == 0 || sub == 0xff):
+		b = appendPageList(b, sub == 0xff)
+		if pointer != 0 {
+			return InvalidField(5, 7)
+		}
+	case sub == 0xff && page == 0x3f:
+		return InvalidField(3, 7)
+	default:
+		list, s := d.logPage(page, sub)
+		if s.Key != NoSense {
+			return s
+		}
+		size := len(b)
+		for _, p := range list {
+			if p.code >= pointer {
+				b = p.append(b, c.CDB[2]>>6)
+			}
+		}
+		if len(b) == size && pointer != 0 {
+			return InvalidField(5, 7)
+		}
+	}
+	if sub != 0 {
+		b[0] |= 0x40 // SPF
+	}
+	put16(b[2:], uint16(len(b)-4))
+	c.Reply(b, allocation)
+	return Sense{}
+}
+
+func (d *Disk) logPage(page, sub byte) ([]logParameter, Sense) {
+	for _, p := range logPages {
+		if p.page == page {
+			if p.sub != sub {
+				return nil, InvalidField(3, 7)
+			}
+			return p.make(d), Sense{}
+		}
+	}
+	return nil, InvalidField(2, 5)
+}
+
+func appendPageList(b []byte, subpages bool) []byte {
+	if subpages {
+		b = append(b, 0, 0, 0, 0xff)
+	} else {
+		b = append(b, 0)
+	}
+	for _, p := range logPages {
+		if b = append(b, p.page); subpages {
+			b = append(b, p.sub)
+		}
+	}
+	return b
+}
+
+// append appends the parameter with the kind of value that PAGE CONTROL asks
+// for: threshold, cumulative, default threshold, default cumulative. A
+// threshold is never reached.
+func (p logParameter) append(b []byte, control byte) []byte {
+	b = append(b, byte(p.code>>8), byte(p.code), p.control, byte(len(p.value)))
+	at := len(b)
+	b = append(b, p.value...)
+	if p.control != 0 || control == 1 {
+		return b
+	}
+	for i := range b[at:] {
+		b[at+i] = 0xff
+		if control == 3 {
+			b[at+i] = 0
+		}
+	}
+	return b
+}
+
+// logSelect is SPC-5 6.7. It resets the counters; no parameter can be set.
+func (d *Disk) logSelect(n *nexus, c *Command) Sense {
+	page, sub := c.CDB[2]&0x3f, c.CDB[3]
+	if be16(c.CDB[7:]) != 0 {
+		return InvalidField(7, 7)
+	}
+	if page != 0 || sub != 0 {
+		if _, s := d.logPage(page, sub); s.Key != NoSense {
+			return s
+		}
+	}
+	if c.CDB[1]&2 == 0 { // PCR
+		return Sense{}
+	}
+	d.count.reset()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.attendOthers(n, ASCLogParametersChanged)
+	return Sense{}
+}
