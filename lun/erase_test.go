@@ -34,6 +34,10 @@ func TestSanitize(t *testing.T) {
 			{0x02, nil, make([]byte, 512)},
 			{0x03, nil, make([]byte, 512)},
 		} {
+			if !thin && c.flags == 0x02 {
+				h.run(sanitizeCDB(c.flags, 0), nil, 0).field(1, 4)
+				continue
+			}
 			h.run(sanitizeCDB(c.flags, len(c.list)), c.list, 0).good()
 			for _, lba := range []uint64{8, 15} {
 				if a := h.run(transfer(0x28, lba, 1, 0), nil, 512).good(); !bytes.Equal(a.data, c.want) {
@@ -48,17 +52,18 @@ func TestSanitize(t *testing.T) {
 }
 
 func TestSanitizeErrors(t *testing.T) {
-	h := newHost(t, 1<<20, lun.DiskOptions{})
+	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true})
 	h.run(sanitizeCDB(0x02, 4), make([]byte, 4), 0).field(8, 2)
 	h.run(sanitizeCDB(0x04, 0), nil, 0).field(1, 4)
 	for _, n := range []int{0, 4, 517} {
 		h.run(sanitizeCDB(0x01, n), make([]byte, n), 0).field(7, 7)
 	}
-	h.run(sanitizeCDB(0x01, 6), overwriteList(0, []byte{1, 2}), 0).field(7, 7)
+	h.run(sanitizeCDB(0x01, 6), overwriteList(0, []byte{1, 2}), 0).parameter(0, 4)
+	h.run(sanitizeCDB(0x01, 6), []byte{1, 0, 0, 3, 1, 2}, 0).parameter(2, 7)
 	h.run(sanitizeCDB(0x01, 6), overwriteList(0x21, []byte{1, 2}), 0).parameter(0, 6)
 	h.run(sanitizeCDB(0x01, 7), overwriteList(1, []byte{1, 2}), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
 	h.run(sanitizeCDB(0x1f, 0), nil, 0).good()
-	ro := newHost(t, 1<<20, lun.DiskOptions{ReadOnly: true})
+	ro := newHost(t, 1<<20, lun.DiskOptions{ReadOnly: true, Thin: true})
 	ro.run(sanitizeCDB(0x02, 0), nil, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
 	ro.do("04 00 00 00 00 00", nil, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
 }
@@ -73,7 +78,7 @@ func TestEraseInProgress(t *testing.T) {
 		list []byte
 		code uint16
 	}{
-		{"SANITIZE", sanitizeCDB(0x82, 0), nil, lun.ASCNotReadySanitizeInProgress},
+		{"SANITIZE", sanitizeCDB(0x83, 0), nil, lun.ASCNotReadySanitizeInProgress},
 		{"FORMAT UNIT", []byte{4, 0x10, 0, 0, 0, 0}, []byte{0, 0x82, 0, 0}, lun.ASCNotReadyFormatInProgress},
 	} {
 		h := newHost(t, 1<<20, lun.DiskOptions{EraseTime: least})
@@ -84,7 +89,7 @@ func TestEraseInProgress(t *testing.T) {
 		start := time.Now()
 		h.run(c.cdb, c.list, 0).good()
 		for _, cdb := range []string{"00 00 00 00 00 00", "28 00 00000000 00 0001 00", "1b 00 00 00 01 00", "04 00 00 00 00 00",
-			"48 02 0000000000 0000 00", "48 1f 0000000000 0000 00", "15 10 0000 00 00"} {
+			"48 03 0000000000 0000 00", "48 1f 0000000000 0000 00", "15 10 0000 00 00"} {
 			a := o.do(cdb, nil, 512).fails(lun.NotReady, c.code)
 			if a.sense[15]&0x80 == 0 {
 				t.Errorf("%s: no progress in %x", c.name, a.sense)
@@ -117,12 +122,12 @@ func TestEraseOutlivesItsCommand(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{EraseTime: 100 * time.Millisecond})
 	cancel := make(chan struct{})
 	close(cancel)
-	c := lun.Command{Nexus: h.n, CDB: sanitizeCDB(0x02, 0), Cancel: cancel}
+	c := lun.Command{Nexus: h.n, CDB: sanitizeCDB(0x03, 0), Cancel: cancel}
 	h.disk.Execute(&c)
 	h.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCNotReadySanitizeInProgress)
 	// Close doesn't wait for the rest of the time.
 	long := newHost(t, 1<<20, lun.DiskOptions{EraseTime: time.Hour})
-	long.run(sanitizeCDB(0x82, 0), nil, 0).good()
+	long.run(sanitizeCDB(0x83, 0), nil, 0).good()
 	if err := long.disk.Close(); err != nil {
 		t.Error(err)
 	}
@@ -145,7 +150,7 @@ func TestEraseFails(t *testing.T) {
 	h.run(sanitizeCDB(0x1f, 0), nil, 0).field(1, 4)
 	h.run(transfer(0x28, 0, 1, 0), nil, 512).fails(lun.MediumError, lun.ASCSanitizeFailed)
 	h.do("04 00 00 00 00 00", nil, 0).fails(lun.MediumError, lun.ASCSanitizeFailed)
-	h.run(sanitizeCDB(0x22, 0), nil, 0).good()
+	h.run(sanitizeCDB(0x23, 0), nil, 0).good()
 	h.run(sanitizeCDB(0x1f, 0), nil, 0).good()
 	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
 	s.fail(odd)

@@ -143,7 +143,7 @@ func (d *Disk) designators(n *nexus) []byte {
 // extendedInquiry is SPC-5 7.7.7.
 func (d *Disk) extendedInquiry() []byte {
 	b := make([]byte, 60)
-	b[1] = 0x07 // HEADSUP, ORDSUP, SIMPSUP
+	b[1] = 0x17 // GROUP_SUP, HEADSUP, ORDSUP, SIMPSUP
 	b[2] = 0x01 // V_SUP
 	return b
 }
@@ -151,7 +151,6 @@ func (d *Disk) extendedInquiry() []byte {
 // blockLimits is SBC-4 6.6.4.
 func (d *Disk) blockLimits() []byte {
 	b := make([]byte, 60)
-	b[0] = 0x01 // WSNZ
 	b[1] = maxCompare
 	put16(b[2:], 1<<d.opt.PhysicalExponent)
 	put32(b[4:], d.opt.MaxTransfer)
@@ -162,7 +161,7 @@ func (d *Disk) blockLimits() []byte {
 		put32(b[24:], 1<<d.opt.PhysicalExponent)
 		put32(b[28:], 1<<31|uint32(d.opt.LowestAligned)) // UGAVALID
 	}
-	put64(b[32:], d.maxSame())
+	put64(b[32:], maxSame)
 	return b
 }
 
@@ -170,7 +169,10 @@ func (d *Disk) blockLimits() []byte {
 func (d *Disk) characteristics() []byte {
 	b := make([]byte, 60)
 	put16(b, d.opt.RotationRate)
-	b[3] = 0x50 // WABEREQ, WACEREQ: what was erased can be read
+	b[3] = 0x10 // WACEREQ: what was erased can be read
+	if d.sparse != nil {
+		b[3] |= 0x40 // WABEREQ
+	}
 	if d.opt.RotationRate > 1 {
 		b[3] |= 2 // 3.5 inch
 	}

@@ -57,13 +57,13 @@ func TestVPD(t *testing.T) {
 		got  []byte
 		want []byte
 	}{
-		{"WSNZ", limits[4:5], []byte{1}},
+		{"WSNZ", limits[4:5], []byte{0}},
 		{"maximum compare and write length", limits[5:6], []byte{255}},
 		{"optimal transfer granularity", limits[6:8], be(2, 8)},
 		{"maximum transfer length", limits[8:12], be(4, 16384)},
-		{"maximum unmap LBA count", limits[20:24], be(4, 1<<22)},
+		{"maximum unmap LBA count", limits[20:24], be(4, 1<<20)},
 		{"maximum unmap descriptors", limits[24:28], be(4, 256)},
-		{"maximum write same length", limits[36:44], be(8, 524288)},
+		{"maximum write same length", limits[36:44], be(8, 65535)},
 	} {
 		if !bytes.Equal(c.got, c.want) {
 			t.Errorf("%s %x, want %x", c.name, c.got, c.want)

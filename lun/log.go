@@ -2,6 +2,7 @@ package lun
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -13,20 +14,80 @@ var logOps = []op{
 
 // counters are what the log pages tell of.
 type counters struct {
-	reads, writes, verifies    atomic.Uint64 // commands
-	blocksRead, blocksWritten  atomic.Uint64
+	all                        traffic
+	groups                     [groupCount]traffic // by GROUP NUMBER
 	blocksVerified             atomic.Uint64
 	readErrors, writeErrors    atomic.Uint64
 	verifyErrors, loads, stops atomic.Uint64
 }
 
+// groupCount is one more than the highest group that has a log page.
+const groupCount = 32
+
+// traffic is a count of commands and of blocks.
+type traffic struct {
+	reads, writes, blocksRead, blocksWritten atomic.Uint64
+}
+
+// group returns the GROUP NUMBER of a READ or WRITE (SBC-4 4.22).
+func group(cdb []byte) byte {
+	switch cdb[0] >> 5 {
+	case 1, 3:
+		return cdb[6] & 0x3f
+	case 5:
+		return cdb[10] & 0x3f
+	case 4:
+		return cdb[14] & 0x3f
+	}
+	return 0
+}
+
+// read counts a READ of n blocks.
+func (c *counters) read(cdb []byte, n uint64) {
+	c.all.reads.Add(1)
+	c.all.blocksRead.Add(n)
+	if g := group(cdb); g != 0 && g < groupCount {
+		c.groups[g].reads.Add(1)
+		c.groups[g].blocksRead.Add(n)
+	}
+}
+
+// wrote counts a WRITE of n blocks.
+func (c *counters) wrote(cdb []byte, n uint64) {
+	c.all.writes.Add(1)
+	c.all.blocksWritten.Add(n)
+	if g := group(cdb); g != 0 && g < groupCount {
+		c.groups[g].writes.Add(1)
+		c.groups[g].blocksWritten.Add(n)
+	}
+}
+
+func (t *traffic) reset() {
+	t.reads.Store(0)
+	t.writes.Store(0)
+	t.blocksRead.Store(0)
+	t.blocksWritten.Store(0)
+}
+
+// parameter is the count as the statistics pages have it (SPC-5 7.3.9, 7.3.10).
+// The intervals of time that follow aren't kept.
+func (t *traffic) parameter() []logParameter {
+	v := make([]byte, 64)
+	put64(v, t.reads.Load())
+	put64(v[8:], t.writes.Load())
+	put64(v[16:], t.blocksWritten.Load())
+	put64(v[24:], t.blocksRead.Load())
+	return []logParameter{binaryList(1, v...)}
+}
+
 // reset starts the counts anew, but for those that tell of the device's whole
 // life.
 func (n *counters) reset() {
-	for _, c := range []*atomic.Uint64{
-		&n.reads, &n.writes, &n.verifies, &n.blocksRead, &n.blocksWritten,
-		&n.blocksVerified, &n.readErrors, &n.writeErrors, &n.verifyErrors,
-	} {
+	n.all.reset()
+	for i := range n.groups {
+		n.groups[i].reset()
+	}
+	for _, c := range []*atomic.Uint64{&n.blocksVerified, &n.readErrors, &n.writeErrors, &n.verifyErrors} {
 		c.Store(0)
 	}
 }
@@ -48,16 +109,19 @@ func counter(code uint16, v uint64) logParameter {
 
 func binaryList(code uint16, v ...byte) logParameter { return logParameter{code, 3, v} }
 
-// logPages lists the log pages with how to make each, in ascending order.
-var logPages = []struct {
+// logPage is a log page and how it is made.
+type logPage struct {
 	page, sub byte
 	make      func(d *Disk) []logParameter
-}{
+}
+
+// logPages lists the log pages in ascending order.
+var logPages = slices.Concat([]logPage{
 	{0x02, 0, func(d *Disk) []logParameter {
-		return errorCounters(d.count.writeErrors.Load(), d.count.blocksWritten.Load()*d.blockSize)
+		return errorCounters(d.count.writeErrors.Load(), d.count.all.blocksWritten.Load()*d.blockSize)
 	}},
 	{0x03, 0, func(d *Disk) []logParameter {
-		return errorCounters(d.count.readErrors.Load(), d.count.blocksRead.Load()*d.blockSize)
+		return errorCounters(d.count.readErrors.Load(), d.count.all.blocksRead.Load()*d.blockSize)
 	}},
 	{0x05, 0, func(d *Disk) []logParameter {
 		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize)
@@ -68,8 +132,17 @@ var logPages = []struct {
 	{0x0e, 0, (*Disk).startStopLog},
 	{0x10, 0, (*Disk).selfTestLog},
 	{0x15, 0, (*Disk).backgroundScanLog},
-	{0x19, 0, (*Disk).statisticsLog},
+	{0x19, 0, func(d *Disk) []logParameter { return d.count.all.parameter() }},
+}, groupPages(), []logPage{
 	{0x2f, 0, func(*Disk) []logParameter { return []logParameter{binaryList(0, 0, 0, temperature)} }},
+})
+
+// groupPages are the group statistics, one page a group.
+func groupPages() (pages []logPage) {
+	for g := byte(1); g < groupCount; g++ {
+		pages = append(pages, logPage{0x19, g, func(d *Disk) []logParameter { return d.count.groups[g].parameter() }})
+	}
+	return pages
 }
 
 // temperature is what a disk that has none reports, in degrees Celsius.
@@ -117,16 +190,6 @@ func (d *Disk) backgroundScanLog() []logParameter {
 	return []logParameter{binaryList(0, v...)}
 }
 
-// statisticsLog is the general statistics and performance page (SPC-5 7.3.9).
-func (d *Disk) statisticsLog() []logParameter {
-	v := make([]byte, 64)
-	put64(v, d.count.reads.Load())
-	put64(v[8:], d.count.writes.Load())
-	put64(v[16:], d.count.blocksWritten.Load())
-	put64(v[24:], d.count.blocksRead.Load())
-	return []logParameter{binaryList(1, v...)}
-}
-
 // logSense is SPC-5 6.8.
 func (d *Disk) logSense(_ *nexus, c *Command) Sense {
 	page, sub := c.CDB[2]&0x3f, c.CDB[3]
@@ -164,15 +227,16 @@ func (d *Disk) logSense(_ *nexus, c *Command) Sense {
 }
 
 func (d *Disk) logPage(page, sub byte) ([]logParameter, Sense) {
+	s := InvalidField(2, 5)
 	for _, p := range logPages {
 		if p.page == page {
-			if p.sub != sub {
-				return nil, InvalidField(3, 7)
+			if p.sub == sub {
+				return p.make(d), Sense{}
 			}
-			return p.make(d), Sense{}
+			s = InvalidField(3, 7)
 		}
 	}
-	return nil, InvalidField(2, 5)
+	return nil, s
 }
 
 func appendPageList(b []byte, subpages bool) []byte {
@@ -182,8 +246,10 @@ func appendPageList(b []byte, subpages bool) []byte {
 		b = append(b, 0)
 	}
 	for _, p := range logPages {
-		if b = append(b, p.page); subpages {
-			b = append(b, p.sub)
+		if subpages {
+			b = append(b, p.page, p.sub)
+		} else if p.sub == 0 {
+			b = append(b, p.page)
 		}
 	}
 	return b

@@ -69,6 +69,7 @@ func TestRemovable(t *testing.T) {
 	h.run(transfer(0x2a, 5, 1, 0), pattern(512, 1), 0).good()
 	o.do("1e 00 00 00 01 00", nil, 0).good()
 	h.do("1b 00 00 00 02 00", nil, 0).fails(lun.IllegalRequest, lun.ASCMediumRemovalPrevented)
+	h.do("1b 00 00 00 03 00", nil, 0).fails(lun.IllegalRequest, lun.ASCMediumRemovalPrevented)
 	o.do("1e 00 00 00 00 00", nil, 0).good()
 	h.do("1b 00 00 00 02 00", nil, 0).good()
 	o.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCMediumNotPresent)
@@ -78,6 +79,11 @@ func TestRemovable(t *testing.T) {
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
 	if a := o.run(transfer(0x28, 5, 1, 0), nil, 512).good(); !bytes.Equal(a.data, pattern(512, 1)) {
 		t.Error("the data didn't survive the ejection")
+	}
+	// It can be neither stopped nor put to sleep.
+	for _, cdb := range []string{"1b 00 00 00 00 00", "1b 00 00 00 42 00", "1b 00 00 00 30 00"} {
+		h.do(cdb, nil, 0).good()
+		h.do("00 00 00 00 00 00", nil, 0).good()
 	}
 	// By hand.
 	h.do("1e 00 00 00 01 00", nil, 0).good()

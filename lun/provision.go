@@ -3,11 +3,11 @@ package lun
 import "lunlab/lun/store"
 
 var provisionOps = []op{
-	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
-	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
-	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
-	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
-	{name: "UNMAP", usage: "42 00 00000000 00 ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: thin},
+	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
+	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
+	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
+	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
+	{name: "UNMAP", usage: "42 00 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: thin},
 	{name: "GET LBA STATUS(16)", usage: "9e 12 ffffffffffffffff ffffffff 00 00", class: reads | medium, moves: allocates(10, 4), run: (*Disk).lbaStatus},
 }
 
@@ -17,42 +17,46 @@ func thick(d *Disk) bool { return d.sparse == nil }
 const (
 	// maxUnmap is the most blocks that UNMAP frees for one command, and
 	// maxUnmapDescriptors the most ranges.
-	maxUnmap            = 1 << 22
+	maxUnmap            = 1 << 20
 	maxUnmapDescriptors = 256
 
-	// maxSameBytes is the most that WRITE SAME writes, in bytes. It bounds how
-	// long a command takes.
-	maxSameBytes = 256 << 20
+	// maxSame is the most blocks that WRITE SAME writes, all that the field of
+	// the 10-byte one can say. It bounds how long a command takes.
+	maxSame = 1<<16 - 1
 
 	// maxStatusDescriptors bounds the answer to GET LBA STATUS.
 	maxStatusDescriptors = 128
 )
 
-func (d *Disk) maxSame() uint64 { return maxSameBytes / d.blockSize }
-
 // noDataOut is NDOB of WRITE SAME(16): all zeros instead of a block.
 func noDataOut(cdb []byte) bool { return cdb[0] == 0x93 && cdb[1]&1 != 0 }
 
 func movesSame(d *Disk, cdb []byte) (out, in uint64) {
-	if d.checkSame(cdb).Key != NoSense || noDataOut(cdb) {
+	if _, _, s := d.sameExtent(cdb); s.Key != NoSense || noDataOut(cdb) {
 		return 0, 0
 	}
 	return d.blockSize, 0
 }
 
-func (d *Disk) checkSame(cdb []byte) Sense {
-	lba, n := extent(cdb)
-	if n == 0 || n > d.maxSame() {
-		// A length of 0 would be to the end of the medium; WSNZ says that it
-		// isn't taken (SBC-4 6.6.4).
-		return InvalidField(lengthField(cdb), 7)
+// sameExtent is extent for WRITE SAME, whose length of 0 is to the end of the
+// medium.
+func (d *Disk) sameExtent(cdb []byte) (lba, n uint64, s Sense) {
+	lba, n = extent(cdb)
+	if s := d.beyond(lba, n); s.Key != NoSense {
+		return 0, 0, s
 	}
-	return d.beyond(lba, n)
+	if n == 0 {
+		n = d.blocks - lba
+	}
+	if n > maxSame {
+		return 0, 0, InvalidField(lengthField(cdb), 7)
+	}
+	return lba, n, Sense{}
 }
 
 func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
-	lba, n := extent(c.CDB)
-	if s := d.checkSame(c.CDB); s.Key != NoSense {
+	lba, n, s := d.sameExtent(c.CDB)
+	if s.Key != NoSense {
 		return s
 	}
 	if s := d.writeProtected(); s.Key != NoSense {
@@ -150,7 +154,7 @@ func (d *Disk) unmap(_ *nexus, c *Command) Sense {
 	sum := uint64(0)
 	for i := range count {
 		lba, n := unmapRange(list, i)
-		if s := d.beyond(lba, n); s.Key != NoSense {
+		if s := d.beyond(lba, n); s.Key != NoSense && (n > 0 || lba > d.blocks) {
 			return s
 		}
 		if sum += n; sum > maxUnmap {

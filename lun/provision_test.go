@@ -44,6 +44,8 @@ func TestUnmap(t *testing.T) {
 	if a := h.run(transfer(0x28, 0, 64, 0), nil, 64*512).good(); !bytes.Equal(a.data, want) {
 		t.Error("an unmapped block isn't zero, or another isn't what it was")
 	}
+	h.unmap([2]uint64{2048, 0}).good()
+	h.unmap([2]uint64{2049, 0}).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 	h.unmap().good()
 	h.do("42 00 00000000 00 0000 00", nil, 0).good()
 	h.unmap([2]uint64{2047, 2}).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
@@ -53,8 +55,8 @@ func TestUnmap(t *testing.T) {
 	h.do("42 00 00000000 00 0018 00", nil, 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
 	h.unmap(make([][2]uint64, 257)...).parameter(2, 7)
 	big := newHost(t, 1<<40, lun.DiskOptions{Thin: true})
-	big.unmap([2]uint64{0, 1 << 22}).good()
-	big.unmap([2]uint64{0, 1 << 22}, [2]uint64{0, 1}).parameter(8+16+8, 7)
+	big.unmap([2]uint64{0, 1 << 20}).good()
+	big.unmap([2]uint64{0, 1 << 20}, [2]uint64{0, 1}).parameter(8+16+8, 7)
 }
 
 func TestLBAStatus(t *testing.T) {
@@ -117,9 +119,13 @@ func TestWriteSame(t *testing.T) {
 			t.Errorf("%x: mapped %v, %v; want %v", c.cdb, mapped, err, c.used)
 		}
 	}
-	h.run(transfer(0x41, 0, 0, 0), block, 0).field(7, 7)
+	h.run(transfer(0x41, 0, 0, 0), block, 0).field(7, 7) // to the end is too much
 	h.run(transfer(0x93, 0, 0, 0), block, 0).field(10, 7)
-	h.run(transfer(0x93, 0, 524289, 0), block, 0).field(10, 7)
+	h.run(transfer(0x93, 0, 65536, 0), block, 0).field(10, 7)
+	h.run(transfer(0x93, 1<<21-65535, 0, 0), block, 0).good()
+	if a := h.run(transfer(0x88, 1<<21-1, 1, 0), nil, 512).good(); !bytes.Equal(a.data, block) {
+		t.Error("WRITE SAME of 0 blocks didn't reach the end")
+	}
 	h.run(transfer(0x93, 1<<21-1, 2, 0), block, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 	h.run(transfer(0x93, 0, 1, 0), block[:511], 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 	h.run(transfer(0x93, 0, 1, 0x10), block, 0).field(1, 4) // ANCHOR

@@ -75,6 +75,9 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 		return Sense{}
 	}
 	if power != 0 {
+		if d.opt.Removable {
+			return Sense{} // it has none, and looks at no more of the CDB
+		}
 		return d.powerCondition(power, c.CDB[3])
 	}
 	if c.CDB[3] != 0 {
@@ -92,15 +95,14 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 	switch {
 	case eject && !d.opt.Removable:
 		return InvalidField(4, 1)
+	case eject && state&ejected == 0 && d.prevented():
+		return Sense{Key: IllegalRequest, Code: ASCMediumRemovalPrevented}
 	case eject && start:
 		if state&ejected != 0 {
 			d.attendOthers(n, ASCMediumMayHaveChanged)
 		}
 		state &^= ejected | stopped
 	case eject:
-		if d.prevented() {
-			return Sense{Key: IllegalRequest, Code: ASCMediumRemovalPrevented}
-		}
 		state |= ejected
 	case start:
 		d.count.loads.Add(1)
@@ -108,6 +110,8 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 			return d.notReady(state)
 		}
 		state &^= stopped
+	case d.opt.Removable:
+		// It stops only to be ejected.
 	default:
 		d.count.stops.Add(1)
 		state |= stopped

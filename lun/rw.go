@@ -10,17 +10,17 @@ const fuaBits = 0x0a
 
 var blockOps = []op{
 	{name: "READ(6)", usage: "08 1fffff ff 00", class: reads | medium, moves: movesIn, run: (*Disk).read},
-	{name: "READ(10)", usage: "28 1a ffffffff 00 ffff 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
-	{name: "READ(12)", usage: "a8 1a ffffffff ffffffff 00 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
-	{name: "READ(16)", usage: "88 1a ffffffffffffffff ffffffff 00 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
+	{name: "READ(10)", usage: "28 1a ffffffff 3f ffff 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
+	{name: "READ(12)", usage: "a8 1a ffffffff ffffffff 3f 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
+	{name: "READ(16)", usage: "88 1a ffffffffffffffff ffffffff 3f 00", class: reads | medium | protect, moves: movesIn, run: (*Disk).read},
 	{name: "WRITE(6)", usage: "0a 1fffff ff 00", class: writes | medium, moves: movesOut, run: (*Disk).write},
-	{name: "WRITE(10)", usage: "2a 1a ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
-	{name: "WRITE(12)", usage: "aa 1a ffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
-	{name: "WRITE(16)", usage: "8a 1a ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
-	{name: "PRE-FETCH(10)", usage: "34 02 ffffffff 00 ffff 00", class: reads | medium, run: (*Disk).prefetch},
-	{name: "PRE-FETCH(16)", usage: "90 02 ffffffffffffffff ffffffff 00 00", class: reads | medium, run: (*Disk).prefetch},
-	{name: "SYNCHRONIZE CACHE(10)", usage: "35 02 ffffffff 00 ffff 00", class: writes | medium, run: (*Disk).synchronize},
-	{name: "SYNCHRONIZE CACHE(16)", usage: "91 02 ffffffffffffffff ffffffff 00 00", class: writes | medium, run: (*Disk).synchronize},
+	{name: "WRITE(10)", usage: "2a 1a ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "WRITE(12)", usage: "aa 1a ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "WRITE(16)", usage: "8a 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "PRE-FETCH(10)", usage: "34 02 ffffffff 3f ffff 00", class: reads | medium, run: (*Disk).prefetch},
+	{name: "PRE-FETCH(16)", usage: "90 02 ffffffffffffffff ffffffff 3f 00", class: reads | medium, run: (*Disk).prefetch},
+	{name: "SYNCHRONIZE CACHE(10)", usage: "35 06 ffffffff 3f ffff 00", class: writes | medium, run: (*Disk).synchronize},
+	{name: "SYNCHRONIZE CACHE(16)", usage: "91 06 ffffffffffffffff ffffffff 3f 00", class: writes | medium, run: (*Disk).synchronize},
 }
 
 // extent returns the LOGICAL BLOCK ADDRESS and the TRANSFER LENGTH, in the
@@ -141,8 +141,7 @@ func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
 		want -= uint64(len(b))
 	}
 	c.InLen = n * d.blockSize
-	d.count.reads.Add(1)
-	d.count.blocksRead.Add(n)
+	d.count.read(c.CDB, n)
 	return Sense{}
 }
 
@@ -161,8 +160,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 		return s
 	}
 	c.OutLen = n * d.blockSize
-	d.count.writes.Add(1)
-	d.count.blocksWritten.Add(n)
+	d.count.wrote(c.CDB, n)
 	return d.settle(flags(c.CDB))
 }
 

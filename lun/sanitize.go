@@ -5,7 +5,7 @@ package lun
 var eraseOps = []op{
 	{name: "FORMAT UNIT", usage: "04 f8 00 00 03 00", class: writes | settled, moves: formatLength, run: (*Disk).format, seconds: 3600},
 	{name: "SANITIZE OVERWRITE", usage: "48 a1 0000000000 ffff 00", class: writes | settled, moves: takes(7, 2), run: (*Disk).sanitize, seconds: 3600},
-	{name: "SANITIZE BLOCK ERASE", usage: "48 a2 0000000000 0000 00", class: writes | settled, run: (*Disk).sanitize, seconds: 3600},
+	{name: "SANITIZE BLOCK ERASE", usage: "48 a2 0000000000 0000 00", class: writes | settled, run: (*Disk).sanitize, seconds: 3600, when: thin},
 	{name: "SANITIZE CRYPTOGRAPHIC ERASE", usage: "48 a3 0000000000 0000 00", class: writes | settled, run: (*Disk).sanitize, seconds: 3600},
 	{name: "SANITIZE EXIT FAILURE MODE", usage: "48 bf 0000000000 0000 00", class: writes, run: (*Disk).exitFailureMode},
 }
@@ -53,9 +53,10 @@ func (d *Disk) overwritePattern(c *Command) ([]byte, Sense) {
 	switch {
 	case list[0]&0x60 != 0: // TEST
 		return nil, InvalidParameter(0, 6)
-	case count == 0, size == 0, size != n-4:
-		// Initiators look for INVALID FIELD IN CDB here.
-		return nil, InvalidField(7, 7)
+	case count == 0: // OVERWRITE COUNT
+		return nil, InvalidParameter(0, 4)
+	case size == 0, size != n-4: // INITIALIZATION PATTERN LENGTH
+		return nil, InvalidParameter(2, 7)
 	}
 	block := repeat(list[4:], d.blockSize)
 	if invert := list[0]&0x80 != 0; invert && count%2 == 0 {

@@ -6,14 +6,14 @@ import (
 )
 
 var verifyOps = []op{
-	{name: "VERIFY(10)", usage: "2f 16 ffffffff 00 ffff 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
-	{name: "VERIFY(12)", usage: "af 16 ffffffff ffffffff 00 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
-	{name: "VERIFY(16)", usage: "8f 16 ffffffffffffffff ffffffff 00 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
-	{name: "WRITE AND VERIFY(10)", usage: "2e 16 ffffffff 00 ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "WRITE AND VERIFY(12)", usage: "ae 16 ffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "WRITE AND VERIFY(16)", usage: "8e 16 ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 00 00", class: writes | medium | protect, moves: movesCompare, run: (*Disk).compareAndWrite},
-	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 00 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).orWrite},
+	{name: "VERIFY(10)", usage: "2f 16 ffffffff 3f ffff 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
+	{name: "VERIFY(12)", usage: "af 16 ffffffff ffffffff 3f 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
+	{name: "VERIFY(16)", usage: "8f 16 ffffffffffffffff ffffffff 3f 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
+	{name: "WRITE AND VERIFY(10)", usage: "2e 16 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
+	{name: "WRITE AND VERIFY(12)", usage: "ae 16 ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
+	{name: "WRITE AND VERIFY(16)", usage: "8e 16 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
+	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium | protect, moves: movesCompare, run: (*Disk).compareAndWrite},
+	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).orWrite},
 }
 
 // maxCompare is the most blocks that COMPARE AND WRITE takes, all that its
@@ -58,7 +58,6 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 		return s
 	}
 	c.OutLen, _ = movesVerify(d, c.CDB)
-	d.count.verifies.Add(1)
 	d.count.blocksVerified.Add(n)
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
@@ -159,7 +158,8 @@ func movesCompare(d *Disk, cdb []byte) (out, in uint64) {
 	if d.beyond(lba, n).Key != NoSense {
 		return 0, 0
 	}
-	return 2 * n * d.blockSize, 0
+	// With no blocks there has to be no data: see compareAndWrite.
+	return 2 * max(n, 1) * d.blockSize, 0
 }
 
 func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
@@ -167,11 +167,15 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	if s := d.beyond(lba, n); s.Key != NoSense {
 		return s
 	}
-	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
+	if s := d.writeProtected(); s.Key != NoSense {
 		return s
 	}
-	if total(c.DataOut) < 2*n*d.blockSize {
-		// Half an exchange is none.
+	switch data := total(c.DataOut); {
+	case n == 0 && data == 0:
+		return Sense{}
+	case n == 0, data < 2*n*d.blockSize:
+		// Half an exchange is none. No block with data is an initiator that
+		// wanted 256, which the field can't say.
 		return InvalidField(13, 7)
 	}
 	c.OutLen = 2 * n * d.blockSize

@@ -60,6 +60,7 @@ func TestCompareAndWrite(t *testing.T) {
 	}
 	h.do(cdb, old, 0).field(13, 7)
 	h.do("89 00 0000000000000005 000000 00 00 00", nil, 0).good()
+	h.do("89 00 0000000000000005 000000 00 00 00", old, 0).field(13, 7)
 	h.do("89 00 00000000000007ff 000000 02 00 00", cat(old, old), 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 }
 
