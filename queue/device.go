@@ -161,6 +161,12 @@ func (d *Device) Oopsed() bool { return d.oops }
 func (d *Device) HintFreedTwice() bool { return d.doubleFree && !d.budget.mapped }
 
 // DepthWrite is what a write to queue_depth in sysfs does.
+//
+// There is a race that it doesn't foresee: on a host with track_queue_depth,
+// such as those of tcm_loop, virtio_scsi and scsi_debug, a command that ends
+// between the kernel's change of the depth and of its ceiling (max_queue_depth)
+// can raise the depth by one, at most once in two minutes. So one more than was
+// written may read back, and be held.
 type DepthWrite struct {
 	Requested int    `json:"requested"`
 	Accepted  bool   `json:"accepted"`

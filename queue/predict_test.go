@@ -238,7 +238,7 @@ func each(t *testing.T, f func(r queue.Rules, l queue.Limits, p queue.Prediction
 			}
 		}
 		return true
-	}, &quick.Config{MaxCount: 3000})
+	}, &quick.Config{MaxCount: 1000})
 	if err != nil {
 		t.Error(err)
 	}

@@ -31,7 +31,6 @@ const (
 // atomically; the rest is what the last command saw.
 type deviceRecord struct {
 	InFlight   int64
-	Starts     uint64
 	Dones      uint64
 	Rejected   uint64 // by the driver's queuecommand
 	TimedOut   uint64
@@ -55,24 +54,23 @@ type deviceRecord struct {
 
 const (
 	devInFlight   = 0
-	devStarts     = 8
-	devDones      = 16
-	devRejected   = 24
-	devTimedOut   = 32
-	devEnded      = 40
-	devUnmatched  = 48
-	devStale      = 56
-	devMapChanges = 64
-	devMapState   = 72
-	devCanQueue   = 76
-	devHWQueues   = 80
-	devTagQueues  = 84
-	devMapDepth   = 88
-	devQueueDepth = 96
-	devCmdPerLUN  = 98
-	devHostTagset = 100
-	devNeedsToken = 101
-	devQueues     = 104
+	devDones      = 8
+	devRejected   = 16
+	devTimedOut   = 24
+	devEnded      = 32
+	devUnmatched  = 40
+	devStale      = 48
+	devMapChanges = 56
+	devMapState   = 64
+	devCanQueue   = 68
+	devHWQueues   = 72
+	devTagQueues  = 76
+	devMapDepth   = 80
+	devQueueDepth = 88
+	devCmdPerLUN  = 90
+	devHostTagset = 92
+	devNeedsToken = 93
+	devQueues     = 96
 	devSize       = devQueues + 8*(maxQueues+1)
 
 	maxQueues = 64

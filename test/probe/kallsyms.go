@@ -2,12 +2,11 @@ package probe
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // symbol is a function of the kernel.
@@ -26,25 +25,37 @@ func readSymbols(r io.Reader, names ...string) (map[string]symbol, error) {
 	found := map[string]symbol{}
 	var addrs []uint64
 	s := bufio.NewScanner(r)
-	for s.Scan() {
-		addr, rest, _ := strings.Cut(s.Text(), " ")
-		kind, rest, _ := strings.Cut(rest, " ")
-		n, err := strconv.ParseUint(addr, 16, 64)
-		if err != nil || len(kind) != 1 {
-			return nil, fmt.Errorf("kallsyms: line %q: want an address, a letter and a name", s.Text())
+	for s.Scan() { // a hundred thousand lines and more
+		line := s.Bytes()
+		addr, i := uint64(0), 0
+		for ; i < len(line) && i < 16; i++ {
+			d := bytes.IndexByte([]byte("0123456789abcdef"), line[i])
+			if d < 0 {
+				break
+			}
+			addr = addr<<4 | uint64(d)
 		}
-		addrs = append(addrs, n)
-		if !strings.Contains("tTwW", kind) {
+		if i == 0 || len(line) < i+4 || line[i] != ' ' || line[i+2] != ' ' {
+			return nil, fmt.Errorf("kallsyms: line %q: want an address, a letter and a name", line)
+		}
+		addrs = append(addrs, addr)
+		if bytes.IndexByte([]byte("tTwW"), line[i+1]) < 0 {
 			continue
 		}
-		name, _, _ := strings.Cut(rest, "\t") // "\t[module]"
-		// What the compiler has specialised is named NAME.constprop.0 or the like.
-		name, _, _ = strings.Cut(name, ".")
-		if _, twice := found[name]; slices.Contains(names, name) && !twice {
-			if n == 0 {
-				return nil, errors.New("kallsyms: the kernel hides its addresses (kernel.kptr_restrict, or not root)")
-			}
-			found[name] = symbol{addr: n}
+		// The module's name is behind a tab; what the compiler has specialised
+		// is named NAME.constprop.0 or the like.
+		name := line[i+3:]
+		if end := bytes.IndexAny(name, "\t."); end >= 0 {
+			name = name[:end]
+		}
+		if !slices.ContainsFunc(names, func(n string) bool { return n == string(name) }) {
+			continue
+		}
+		if addr == 0 {
+			return nil, errors.New("kallsyms: the kernel hides its addresses (kernel.kptr_restrict, or not root)")
+		}
+		if _, twice := found[string(name)]; !twice {
+			found[string(name)] = symbol{addr: addr}
 		}
 	}
 	if err := s.Err(); err != nil {

@@ -182,8 +182,8 @@ func (p *Probe) Missing() []string { return slices.Clone(p.missing) }
 // exact, but for what began before it: see [Device.Earlier].
 type Lost struct {
 	Devices  uint64 `json:"devices"`  // events of devices there was no room for
-	Commands uint64 `json:"commands"` // starts there was no room for
-	Phases   uint64 `json:"phases"`   // starts there was no room for in a phase
+	Commands uint64 `json:"commands"` // starts there was no room for; their ends count as unmatched
+	Phases   uint64 `json:"phases"`   // starts there was no room for in a phase, and that are in no Activity
 	Faults   uint64 `json:"faults"`   // starts whose structures could not be read whole
 	// Missed are events that came while the same program ran on the same CPU,
 	// where the kernel doesn't run it again.
@@ -192,6 +192,29 @@ type Lost struct {
 
 // Any says whether anything was lost.
 func (l Lost) Any() bool { return l != Lost{} }
+
+// String names what was lost.
+func (l Lost) String() string {
+	var s []string
+	for _, c := range []struct {
+		n    uint64
+		what string
+	}{
+		{l.Devices, "events of devices there was no room for"},
+		{l.Commands, "commands there was no room for"},
+		{l.Phases, "starts there was no room for"},
+		{l.Faults, "starts whose structures could not be read whole"},
+		{l.Missed, "events that came within another on the same CPU"},
+	} {
+		if c.n > 0 {
+			s = append(s, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	if len(s) == 0 {
+		return "nothing"
+	}
+	return strings.Join(s, ", ")
+}
 
 // Lost returns what was lost since the start.
 func (p *Probe) Lost() (Lost, error) {

@@ -92,7 +92,6 @@ func (b *builder) startProgram() asm.Instructions {
 
 	b.element(b.maps.devices, stKey, ctlLostDevice, "device")
 	b.add(asm.Mov.Reg(asm.R7, asm.R0))
-	b.count(asm.R7, devStarts, 1)
 	b.enterFlight()
 	b.noteMap()
 	if hasHctx && hasQueue {

@@ -58,7 +58,6 @@ func TestRecordOffsets(t *testing.T) {
 		{"keyID", keyID, unsafe.Offsetof(k.ID)},
 		{"keyChannel", keyChannel, unsafe.Offsetof(k.Channel)},
 		{"keyLUN", keyLUN, unsafe.Offsetof(k.LUN)},
-		{"devStarts", devStarts, unsafe.Offsetof(d.Starts)},
 		{"devDones", devDones, unsafe.Offsetof(d.Dones)},
 		{"devRejected", devRejected, unsafe.Offsetof(d.Rejected)},
 		{"devTimedOut", devTimedOut, unsafe.Offsetof(d.TimedOut)},

@@ -1,0 +1,570 @@
+package probe_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lunlab/queue"
+	"lunlab/test/probe"
+)
+
+// The tests in this file run in a guest, as its root, with a kernel whose rules
+// are known: TestKernels boots it.
+
+// guest skips a test anywhere else.
+func guest(t *testing.T) {
+	t.Helper()
+	if os.Getenv("LUNLAB_GUEST_RULES") == "" {
+		t.Skip("for a guest, which TestKernels boots")
+	}
+}
+
+// guestRules are the rules that this kernel is known to have.
+func guestRules(t *testing.T) queue.Rules {
+	t.Helper()
+	r, err := queue.Lookup(os.Getenv("LUNLAB_GUEST_RULES"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestGuestDetectRules(t *testing.T) {
+	guest(t)
+	begin := time.Now()
+	l, err := layout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := time.Since(begin)
+	begin = time.Now()
+	d, err := probe.DetectRules(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("layout in %v, rules in %v: %s", loaded, time.Since(begin), d)
+	want := guestRules(t).Name
+	if len(d.Candidates) != 1 || d.Candidates[0].Name != want {
+		t.Errorf("got %s, want only %s", d, want)
+	}
+	if want := os.Getenv("LUNLAB_GUEST_PER_CPU") != ""; d.PerCPUCounters != want {
+		t.Errorf("per-CPU iorequest_cnt: got %v, want %v", d.PerCPUCounters, want)
+	}
+}
+
+// disk is a disk of scsi_debug.
+type disk struct {
+	t    *testing.T
+	addr string
+	dev  string // "/dev/sda"
+}
+
+const debugDriver = "/sys/bus/pseudo/drivers/scsi_debug"
+
+func modprobe(args ...string) error {
+	if out, err := exec.Command("/sbin/modprobe", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("modprobe %q: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// debugDisk loads scsi_debug and waits for its disk. The module goes with the
+// test.
+func debugDisk(t *testing.T, params ...string) *disk {
+	t.Helper()
+	if err := modprobe(append([]string{"scsi_debug", "dev_size_mb=8", "max_luns=1", "num_tgts=1"}, params...)...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.DeleteModule("scsi_debug", 0); err != nil {
+			t.Errorf("rmmod scsi_debug: %v", err)
+		}
+	})
+	return waitDisk(t, debugDriver+"/adapter*/host*/target*/*:*/block/*")
+}
+
+// waitDisk waits for the disk that the pattern of sysfs finds, until its device
+// file is there and nobody uses it.
+func waitDisk(t *testing.T, pattern string) *disk {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		found, _ := filepath.Glob(pattern)
+		if len(found) == 0 {
+			continue
+		}
+		d := &disk{t, filepath.Base(filepath.Dir(filepath.Dir(found[0]))), "/dev/" + filepath.Base(found[0])}
+		// The scan for partitions holds the disk until it is through.
+		if f, err := os.OpenFile(d.dev, os.O_RDONLY|unix.O_EXCL, 0); err == nil {
+			f.Close()
+			d.idle()
+			return d
+		}
+	}
+	t.Fatalf("no disk at %s", pattern)
+	return nil
+}
+
+func (d *disk) attr(name string) string {
+	return filepath.Join("/sys/class/scsi_device", d.addr, "device", name)
+}
+
+func (d *disk) get(name string) int64 {
+	d.t.Helper()
+	b, err := os.ReadFile(d.attr(name))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 0, 64)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+func set(path string, v any) error { return os.WriteFile(path, []byte(fmt.Sprint(v)), 0) }
+
+func (d *disk) set(path string, v any) {
+	d.t.Helper()
+	if err := set(path, v); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// idle waits until the device has no command, for a while: a command that
+// failed is started again somewhat later.
+func (d *disk) idle() {
+	d.t.Helper()
+	quiet := 0
+	for end := time.Now().Add(20 * time.Second); quiet < 5; time.Sleep(10 * time.Millisecond) {
+		if quiet++; d.get("device_busy") != 0 {
+			quiet = 0
+		}
+		if time.Now().After(end) {
+			d.t.Fatalf("%s is busy with %d commands", d.addr, d.get("device_busy"))
+		}
+	}
+}
+
+// load reads from the disk with so many readers until it is stopped. Errors
+// count; reading goes on.
+type load struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	ok     atomic.Int64
+	failed atomic.Int64
+}
+
+func (d *disk) load(readers int) *load {
+	d.t.Helper()
+	fd, err := unix.Open(d.dev, unix.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		d.t.Fatalf("%s: %v", d.dev, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{cancel: cancel}
+	mem, err := unix.Mmap(-1, 0, 4096*readers, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for i := range readers {
+		l.wg.Go(func() {
+			for at := int64(i); ctx.Err() == nil; at += int64(readers) {
+				if n, err := unix.Pread(fd, mem[4096*i:][:4096], at%1024*4096); err != nil || n != 4096 {
+					l.failed.Add(1)
+				} else {
+					l.ok.Add(1)
+				}
+			}
+		})
+	}
+	d.t.Cleanup(func() { // after stop
+		unix.Munmap(mem)
+		unix.Close(fd)
+	})
+	return l
+}
+
+func (l *load) stop() {
+	l.cancel()
+	l.wg.Wait()
+}
+
+// layout is loaded once, since that takes a good part of a second under TCG.
+var layout = sync.OnceValues(probe.LoadLayout)
+
+func open(t *testing.T, o probe.Options) *probe.Probe {
+	t.Helper()
+	var err error
+	if o.Layout, err = layout(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	p, err := probe.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("probe open after %v", time.Since(begin))
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (d *disk) seen(p *probe.Probe) probe.Device {
+	d.t.Helper()
+	devices, err := p.Snapshot()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, dev := range devices {
+		if dev.Address == d.addr {
+			return dev
+		}
+	}
+	d.t.Fatalf("no %s in %+v", d.addr, devices)
+	return probe.Device{}
+}
+
+// counters are the kernel's own, to hold the probe's against.
+func (d *disk) counters() (requests, dones int64) {
+	return d.get("iorequest_cnt"), d.get("iodone_cnt")
+}
+
+// checkExact holds an idle device's counts against each other, and against what
+// the kernel has counted since before the probe was opened.
+func (d *disk) checkExact(p *probe.Probe, requests, dones int64) probe.Device {
+	d.t.Helper()
+	d.idle()
+	dev := d.seen(p)
+	nowRequests, nowDones := d.counters()
+	lost, err := p.Lost()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if lost.Any() {
+		d.t.Errorf("lost: %s", lost)
+	}
+	if dev.InFlight != 0 || dev.Earlier != 0 || dev.Stale != 0 {
+		d.t.Errorf("at rest: %d in flight, %d from before, %d stale, want 0 of each", dev.InFlight, dev.Earlier, dev.Stale)
+	}
+	if ends := dev.Dones + dev.Rejected + dev.Ended; dev.Starts != ends {
+		d.t.Errorf("%d starts, %d ends (%d done, %d rejected, %d by the error handler)", dev.Starts, ends, dev.Dones, dev.Rejected, dev.Ended)
+	}
+	if got, want := int64(dev.Starts-dev.Rejected), nowRequests-requests; got != want {
+		d.t.Errorf("%d starts that were not rejected, and iorequest_cnt went up by %d", got, want)
+	}
+	if got, want := int64(dev.Dones+dev.Ended), nowDones-dones; got != want {
+		d.t.Errorf("%d ends, and iodone_cnt went up by %d", got, want)
+	}
+	var queued uint64
+	for _, n := range dev.Queues {
+		queued += n
+	}
+	if queued != dev.Starts {
+		d.t.Errorf("%d starts, %v by queue", dev.Starts, dev.Queues)
+	}
+	return dev
+}
+
+// debugHosts are scsi_debug's with these parameters, and what a driver that has
+// slave_configure makes of them.
+var debugHosts = []struct {
+	params string
+	limits queue.Limits
+}{
+	{"max_queue=64 submit_queues=1", queue.Limits{CanQueue: 64, CmdPerLUN: 64, HWQueues: 1, Configures: true}},
+	{"max_queue=64 submit_queues=2", queue.Limits{CanQueue: 64, CmdPerLUN: 64, HWQueues: 2, Configures: true}},
+	{"host_max_queue=64 submit_queues=2", queue.Limits{CanQueue: 64, CmdPerLUN: 64, HWQueues: 2, Configures: true, HostTagset: true}},
+}
+
+// TestGuestPredictions loads each host hard, lowers its depth, and holds all
+// that was seen against the prediction.
+func TestGuestPredictions(t *testing.T) {
+	guest(t)
+	const lowered = 8
+	for _, h := range debugHosts {
+		t.Run(strings.ReplaceAll(h.params, " ", ","), func(t *testing.T) {
+			want, err := guestRules(t).Predict(h.limits, lowered)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want.Stuck {
+				t.Skip("it would hang this kernel, as predicted: see TestGuestStuck")
+			}
+			d := debugDisk(t, append(strings.Fields(h.params), "delay=0")...)
+			d.set(debugDriver+"/ndelay", 60_000_000) // so that all readers wait at once
+			requests, dones := d.counters()
+			p := open(t, probe.Options{})
+
+			l := d.load(100)
+			time.Sleep(400 * time.Millisecond)
+			before := d.seen(p)
+			writeErr := set(d.attr("queue_depth"), lowered)
+			time.Sleep(300 * time.Millisecond) // for those in flight to end
+			if phase, err := p.Mark(); err != nil || phase != 1 {
+				t.Fatalf("Mark: got %d, %v, want 1", phase, err)
+			}
+			time.Sleep(400 * time.Millisecond)
+			l.stop()
+			got := d.checkExact(p, requests, dones)
+
+			if (writeErr == nil) != want.Lowered.Accepted {
+				t.Errorf("writing queue_depth: got %v, want accepted %v", writeErr, want.Lowered.Accepted)
+			}
+			type facts struct {
+				Allocated                               bool
+				MapDepth, MapShift                      int
+				CanQueue, CmdPerLUN, HWQueues           int
+				HostTagset                              bool
+				Depth, MaxBefore, MinToken, MaxToken    int
+				LoweredDepth, LoweredMapDepth, MaxAfter int
+			}
+			if got.HostTagset == nil {
+				t.Fatal("no host_tagset")
+			}
+			seen := facts{before.Allocated(), before.MapDepth, before.MapShift, got.CanQueue, got.CmdPerLUN, got.HWQueues, *got.HostTagset,
+				before.QueueDepth, got.Phases[0].MaxInFlight, got.Phases[0].MinToken, got.Phases[0].MaxToken,
+				got.QueueDepth, got.MapDepth, got.Phases[1].MaxInFlight}
+			predicted := facts{want.Allocated, want.MapDepth, want.MapShift, want.Limits.CanQueue, want.CmdPerLUN, want.HWQueues, want.Limits.HostTagset,
+				want.QueueDepth, want.MaxInFlight, want.MinToken, want.MaxToken,
+				want.Lowered.QueueDepth, want.Lowered.QueueDepth, want.Lowered.MaxInFlight}
+			if !want.Allocated {
+				predicted.LoweredMapDepth = 0
+			}
+			if got.QueueDepth == lowered+1 && want.Lowered.Accepted {
+				// See queue.DepthWrite: it was raised while it was written.
+				t.Logf("the kernel raised the depth to %d while %d was written", got.QueueDepth, lowered)
+				predicted.LoweredDepth++
+				if want.Allocated {
+					predicted.LoweredMapDepth++
+					predicted.MaxAfter++
+				}
+			}
+			if seen != predicted {
+				t.Errorf("\n got %+v\nwant %+v\n(%s; %s)", seen, predicted, want.Reason, want.Lowered.Reason)
+			}
+			if got.MaxTag >= 64 || got.MinTag < 0 || got.MapChanges != 0 {
+				t.Errorf("tags %d to %d, %d changes of the map", got.MinTag, got.MaxTag, got.MapChanges)
+			}
+			t.Logf("%d starts at %d a second, by queue %v; %s", got.Starts, l.ok.Load()*10/11, got.Queues, want.Reason)
+		})
+	}
+}
+
+// TestGuestTimeouts has the driver forget commands: the error handler takes
+// them back, and the counts stay exact.
+func TestGuestTimeouts(t *testing.T) {
+	guest(t)
+	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=0")
+	requests, dones := d.counters()
+	d.set(d.attr("timeout"), 1)
+	p := open(t, probe.Options{})
+	d.set(debugDriver+"/opts", 4) // lose every nth command
+	d.set(debugDriver+"/every_nth", 400)
+	l := d.load(8)
+	time.Sleep(1500 * time.Millisecond)
+	d.set(debugDriver+"/every_nth", 0)
+	l.stop()
+	got := d.checkExact(p, requests, dones)
+	if got.TimedOut == 0 || got.Ended == 0 || got.TimedOut < got.Ended {
+		t.Errorf("%d time-outs, %d ended by the error handler, want some", got.TimedOut, got.Ended)
+	}
+	if l.failed.Load() > 0 {
+		t.Errorf("%d reads failed, want each to be tried again", l.failed.Load())
+	}
+	t.Logf("%d starts, %d time-outs, %d taken back", got.Starts, got.TimedOut, got.Ended)
+}
+
+// TestGuestRejections has the driver refuse commands, which come again.
+func TestGuestRejections(t *testing.T) {
+	guest(t)
+	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=0")
+	requests, dones := d.counters()
+	p := open(t, probe.Options{})
+	d.set(debugDriver+"/opts", 0x8000)
+	d.set(debugDriver+"/every_nth", 10)
+	l := d.load(8)
+	time.Sleep(500 * time.Millisecond)
+	d.set(debugDriver+"/every_nth", 0)
+	l.stop()
+	got := d.checkExact(p, requests, dones)
+	if got.Rejected == 0 {
+		t.Error("nothing was rejected")
+	}
+	if got.MaxInFlight > 8 {
+		t.Errorf("%d in flight from 8 readers", got.MaxInFlight)
+	}
+	t.Logf("%d starts, %d rejected", got.Starts, got.Rejected)
+}
+
+// TestGuestEarlierCommands opens the probe while commands are in flight.
+func TestGuestEarlierCommands(t *testing.T) {
+	guest(t)
+	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=0")
+	d.set(debugDriver+"/ndelay", 900_000_000)
+	const readers = 5
+	l := d.load(readers)
+	for d.get("device_busy") < readers {
+		time.Sleep(5 * time.Millisecond)
+	}
+	requests, dones := d.counters()
+	p := open(t, probe.Options{})
+	for len(mustSnapshot(t, p)) == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if dev := d.seen(p); dev.Earlier+int(dev.Unmatched) != readers && dev.Earlier != 0 {
+		t.Errorf("%d from before left, %d ended, want %d together", dev.Earlier, dev.Unmatched, readers)
+	}
+	l.cancel()
+	l.wg.Wait()
+	d.idle()
+	got := d.seen(p)
+	if got.Unmatched != readers || got.Earlier != 0 || got.InFlight != 0 || got.Starts != got.Dones {
+		t.Errorf("%d unmatched ends, %d from before left, %d in flight, %d starts, %d dones; want %d, 0, 0 and all done",
+			got.Unmatched, got.Earlier, got.InFlight, got.Starts, got.Dones, readers)
+	}
+	nowRequests, nowDones := d.counters()
+	if int64(got.Starts) != nowRequests-requests || int64(got.Dones+got.Unmatched) != nowDones-dones {
+		t.Errorf("%d starts and %d ends; iorequest_cnt says %d, iodone_cnt %d", got.Starts, got.Dones+got.Unmatched, nowRequests-requests, nowDones-dones)
+	}
+}
+
+func mustSnapshot(t *testing.T, p *probe.Probe) []probe.Device {
+	t.Helper()
+	s, err := p.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestGuestRoom opens probes that have room for less than there is to count:
+// it is said, and doesn't make other counts wrong.
+func TestGuestRoom(t *testing.T) {
+	guest(t)
+	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=1")
+	p := open(t, probe.Options{MaxCommands: 4})
+	l := d.load(32)
+	time.Sleep(300 * time.Millisecond)
+	l.stop()
+	d.idle()
+	lost, err := p.Lost()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := d.seen(p)
+	if lost.Commands == 0 || got.InFlight != 0 || got.Starts != got.Dones || got.Unmatched != lost.Commands || got.MaxInFlight > 4 {
+		t.Errorf("lost %s; %d in flight, %d starts, %d dones, %d unmatched; want the lost ones unmatched",
+			lost, got.InFlight, got.Starts, got.Dones, got.Unmatched)
+	}
+}
+
+// TestGuestMarks makes more phases than the kernel keeps.
+func TestGuestMarks(t *testing.T) {
+	guest(t)
+	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=0")
+	requests, dones := d.counters()
+	p := open(t, probe.Options{})
+	l := d.load(4)
+	const marks = 40
+	for range marks {
+		time.Sleep(5 * time.Millisecond)
+		if _, err := p.Mark(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.stop()
+	got := d.checkExact(p, requests, dones)
+	if len(got.Phases) != marks+1 {
+		t.Errorf("got %d phases, want %d", len(got.Phases), marks+1)
+	}
+	var starts, maps uint64
+	for _, a := range got.Phases {
+		starts += a.Starts
+		maps += a.WithMap + a.WithoutMap
+	}
+	if starts != got.Starts || maps != got.Starts || got.Activity.Starts != starts {
+		t.Errorf("%d starts in the phases, %d with and without a map, %d in all", starts, maps, got.Starts)
+	}
+}
+
+// TestGuestAHCI scans an ATA drive, whose map is looked at twice: at depth 1,
+// and at 32 once the drive is known.
+func TestGuestAHCI(t *testing.T) {
+	guest(t)
+	d := waitDisk(t, "/sys/bus/pci/drivers/ahci/*/ata*/host*/target*/*:*/block/*")
+	host, _, _ := strings.Cut(d.addr, ":")
+	d.set(d.attr("delete"), 1)
+	p := open(t, probe.Options{})
+	d.set("/sys/class/scsi_host/host"+host+"/scan", "- - -")
+	d = waitDisk(t, "/sys/bus/pci/drivers/ahci/*/ata*/host*/target*/*:*/block/*")
+	l := d.load(8)
+	time.Sleep(200 * time.Millisecond)
+	l.stop()
+	d.idle()
+	got := d.seen(p)
+	limits := got.Limits()
+	limits.Configures, limits.ConfiguredDepth = true, 32
+	want, err := guestRules(t).Predict(limits, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limits.CanQueue != 32 || limits.CmdPerLUN != 0 || got.Driver != "ahci" {
+		t.Errorf("got can_queue %d, cmd_per_lun %d, driver %q; want 32, 0, ahci", limits.CanQueue, limits.CmdPerLUN, got.Driver)
+	}
+	if wantFlag := guestRules(t).KnowsNeedsBudgetToken; limits.NeedsBudgetToken != wantFlag {
+		t.Errorf("needs_budget_token: got %v, want %v", limits.NeedsBudgetToken, wantFlag)
+	}
+	changes := uint64(0)
+	if want.HintFreedTwice { // allocated at first, then freed
+		changes = 1
+	}
+	if got.Allocated() != want.Allocated || got.QueueDepth != want.QueueDepth || got.MapDepth != want.MapDepth || got.MapChanges != changes {
+		t.Errorf("got map %s of %d, depth %d, %d changes; want allocated %v of %d, depth %d, %d changes (%s)",
+			got.Map, got.MapDepth, got.QueueDepth, got.MapChanges, want.Allocated, want.MapDepth, want.QueueDepth, changes, want.Reason)
+	}
+	if !want.Allocated && (got.MaxToken != queue.NoToken || got.WithoutMap == 0) {
+		t.Errorf("tokens %d to %d, %d starts without a map", got.MinToken, got.MaxToken, got.WithoutMap)
+	}
+}
+
+// TestGuestStuck shows what v2's rules do to a host with slave_configure whose
+// map is left out at first. It comes last: the scan never ends.
+func TestGuestStuck(t *testing.T) {
+	guest(t)
+	h := debugHosts[0]
+	want, err := guestRules(t).Predict(h.limits, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !want.Stuck {
+		t.Skipf("not predicted here: %s", want.Reason)
+	}
+	p := open(t, probe.Options{})
+	done := make(chan error, 1)
+	go func() { done <- modprobe(append([]string{"scsi_debug"}, strings.Fields(h.params)...)...) }()
+	select {
+	case err := <-done:
+		t.Errorf("the scan ended (%v), want it to hang: %s", err, want.Reason)
+	case <-time.After(3 * time.Second):
+	}
+	for _, d := range mustSnapshot(t, p) {
+		if d.Starts == 0 || d.Map != probe.MapElided || d.QueueDepth != 0 {
+			t.Errorf("%s: %d starts, map %s, depth %d; want INQUIRY without a map at depth 0, and nothing after", d.Address, d.Starts, d.Map, d.QueueDepth)
+		}
+		t.Logf("%s: %d starts, then nothing: %s", d.Address, d.Starts, want.Reason)
+	}
+}
