@@ -177,6 +177,9 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 	if err != nil {
 		return err
 	}
+	if !whole {
+		c.reject(pdu.ReasonDataDigest, bhs[:])
+	}
 	c.mu.Lock()
 	if c.waiting[p.InitiatorTaskTag] != k {
 		// Aborted meanwhile.
@@ -185,7 +188,6 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 	}
 	if !whole {
 		c.failTransfer(k, senseServiceCRC)
-		c.reject(pdu.ReasonDataDigest, bhs[:])
 		return nil
 	}
 	k.xfer.count(p)

@@ -1,0 +1,344 @@
+package iscsi_test
+
+import (
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"lunlab/target/iscsi"
+)
+
+// TestHugeLengths asks for transfers near all that a length field can say. Each
+// gets an answer, and no memory to match.
+func TestHugeLengths(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 32 << 20 })
+	r := dial(t, l.addr)
+	r.login()
+	read16 := append([]byte{0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0xff, 0xff, 0xff, 0xff)
+	write16 := append([]byte{0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0xff, 0xff, 0xff, 0xff)
+	for _, cdb := range [][]byte{
+		read16, write16,
+		{0x12, 0, 0, 0xff, 0xff},                         // INQUIRY
+		{0x1a, 0, 0x3f, 0, 0xff},                         // MODE SENSE(6)
+		{0x5a, 0, 0x3f, 0, 0, 0, 0, 0xff, 0xff},          // MODE SENSE(10)
+		{0xa0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff},    // REPORT LUNS
+		{0x5e, 0, 0, 0, 0, 0, 0, 0xff, 0xff},             // PERSISTENT RESERVE IN
+		{0x5f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff},       // PERSISTENT RESERVE OUT
+		{0x42, 0, 0, 0, 0, 0, 0, 0xff, 0xff},             // UNMAP
+		{0x41, 0, 0, 0, 0, 0, 0, 0xff, 0xff},             // WRITE SAME(10)
+		{0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff}, // COMPARE AND WRITE
+		{0x55, 0x10, 0, 0, 0, 0, 0, 0xff, 0xff},          // MODE SELECT(10)
+		{0x3b, 2, 0, 0, 0, 0, 0xff, 0xff, 0xff},          // WRITE BUFFER
+		{0xff},
+	} {
+		for _, lun := range []byte{0, 7} {
+			for _, flags := range []byte{0x80, 0xc0, 0xa0, 0xe0} {
+				h := r.command(flags, 0xffffffff, cdb...).put(8, 0, lun)
+				r.send(h, nil)
+				for done := false; !done; {
+					p, err := r.tryRecv(rawTimeout)
+					if err != nil {
+						t.Fatalf("CDB %x, flags %02x, LUN %d: %v", cdb, flags, lun, err)
+					}
+					switch p.op() {
+					case 0x21:
+						done = true
+					case 0x25:
+						done = p.bhs[1]&1 != 0
+					case 0x31:
+						// It wants data; it shall have it.
+						n := int(p.u32(44))
+						for off, sn := 0, uint32(0); off < n; sn++ {
+							k := min(8192, n-off)
+							r.send(r.dataOut(off+k == n, p.u32(16), p.u32(20), sn, p.u32(40)+uint32(off)), make([]byte, k))
+							off += k
+						}
+					default:
+						t.Fatalf("CDB %x, flags %02x: %v", cdb, flags, p)
+					}
+				}
+			}
+		}
+	}
+	r.attend()
+	r.read(0, 1)
+}
+
+// TestManyIdle opens 500 connections that don't log in. A well-behaved initiator
+// is served meanwhile, memory and goroutines stay within bounds, and the idle
+// ones are gone after the login time-out.
+func TestManyIdle(t *testing.T) {
+	const idle = 500
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.LoginTimeout = 2 * time.Second })
+	var before, during runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	goroutines := runtime.NumGoroutine()
+	var conns []net.Conn
+	for i := range idle {
+		nc, err := net.Dial("tcp", l.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if i%2 == 0 {
+			nc.Write(make([]byte, i%48)) // some say a little
+		}
+		conns = append(conns, nc)
+	}
+	r := dial(t, l.addr)
+	r.login()
+	r.read(0, 8)
+	runtime.GC()
+	runtime.ReadMemStats(&during)
+	if n := runtime.NumGoroutine() - goroutines; n > idle+10 {
+		t.Errorf("%d goroutines for %d connections", n, idle)
+	}
+	// 10 KiB of input buffer each, their stacks, and the one that is served.
+	if n := int64(during.HeapInuse+during.StackInuse) - int64(before.HeapInuse+before.StackInuse); n > 32<<20 {
+		t.Errorf("%d MiB for %d connections", n>>20, idle)
+	}
+	for _, nc := range conns {
+		nc.SetReadDeadline(time.Now().Add(rawTimeout))
+		if _, err := nc.Read(make([]byte, 1)); err == nil {
+			t.Error("an idle connection got data")
+		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Fatal("an idle connection stays open")
+		}
+	}
+	r.alive()
+}
+
+// TestTooManyConnections refuses what is beyond the limit, and takes others when
+// there is room again.
+func TestTooManyConnections(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxConnections = 2 })
+	r := dial(t, l.addr)
+	r.login()
+	idle := dial(t, l.addr)
+	idle.tryLogin(0, -1, names()...)
+	dial(t, l.addr).closed()
+	r.alive()
+	idle.nc.Close()
+	for deadline := time.Now().Add(rawTimeout); ; time.Sleep(10 * time.Millisecond) {
+		x := dial(t, l.addr)
+		x.isid[5]++
+		x.send(x.loginHeader(1, 3), text(names()...))
+		if p, err := x.tryRecv(rawTimeout); err == nil && p.op() == 0x23 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("there is no room again")
+		}
+	}
+}
+
+// TestDeaf sends reads and doesn't take the answers: the connection is dropped
+// after the time-out, and others don't notice.
+func TestDeaf(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.WriteTimeout = time.Second })
+	deaf := dial(t, l.addr)
+	deaf.nc.(*net.TCPConn).SetReadBuffer(4096)
+	deaf.login()
+	for range 64 {
+		deaf.send(deaf.command(0xc0, 4<<20, read10(0, 8192)...), nil)
+	}
+	other := dial(t, l.addr)
+	other.isid[5]++
+	other.login()
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		other.read(0, 64)
+	}
+	// What was in the sockets' buffers may still come, then it ends.
+	deaf.nc.SetReadDeadline(time.Now().Add(rawTimeout))
+	n, err := io.Copy(io.Discard, deaf.nc)
+	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		t.Errorf("the connection stays open, after %d bytes", n)
+	}
+	other.alive()
+}
+
+// TestPing is asked for signs of life, and dropped when it gives none.
+func TestPing(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.PingInterval = 300 * time.Millisecond })
+	r := dial(t, l.addr)
+	r.login()
+	for range 2 {
+		p := r.recv(0x20)
+		if p.u32(16) != 0xffffffff || p.u32(20) == 0xffffffff {
+			t.Fatalf("got %v, want a NOP-In that asks for an answer", p)
+		}
+		r.send(hdr(0x40, 0x80).put32(16, 0xffffffff).put32(20, p.u32(20)).put32(24, r.cmdSN).put32(28, r.expStatSN), nil)
+	}
+	r.recv(0x20)
+	r.closed()
+}
+
+// TestRandomDisconnects ends connections amid writes and reads, by many
+// initiators at a time, and sees that nothing is left of them.
+func TestRandomDisconnects(t *testing.T) {
+	l := newLab(t, nil)
+	goroutines := runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(1, uint64(i)))
+			for range 10 {
+				r := dial(t, l.addr)
+				r.isid[5] = byte(i)
+				r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No", "ImmediateData=Yes")...))
+				if p, err := r.tryRecv(rawTimeout); err != nil || p.u16(36) != 0 {
+					t.Errorf("login: %v %v", p, err)
+					return
+				}
+				var b []byte
+				for range rnd.IntN(40) {
+					lun := byte(rnd.IntN(2))
+					switch rnd.IntN(3) {
+					case 0:
+						b = append(b, r.command(0xc0, 65536, read10(rnd.Uint32N(1000), 128)...).put(8, 0, lun)[:]...)
+					case 1:
+						h := r.command(0xa0, 1<<20, write10(rnd.Uint32N(1000), 2048)...).put(8, 0, lun)
+						h[6] = 2
+						b = append(b, h[:]...)
+						b = append(b, make([]byte, 512)...)
+					case 2:
+						h := r.command(0x20, 4096, write10(rnd.Uint32N(1000), 8)...).put(8, 0, lun)
+						b = append(b, h[:]...)
+						o := r.dataOut(true, 0x1000+r.itt, 0xffffffff, 0, 0)
+						o[6] = 0x10
+						b = append(b, o[:]...)
+						b = append(b, make([]byte, 4096)...)
+					}
+				}
+				r.nc.SetDeadline(time.Now().Add(20 * time.Millisecond))
+				r.nc.Write(b[:rnd.IntN(len(b)+1)])
+				if rnd.IntN(2) == 0 {
+					io.ReadAtLeast(r.nc, make([]byte, 1000), 1+rnd.IntN(1000))
+				}
+				if rnd.IntN(2) == 0 {
+					r.nc.(*net.TCPConn).SetLinger(0)
+				}
+				r.nc.Close()
+			}
+		})
+	}
+	wg.Wait()
+	r := dial(t, l.addr)
+	r.isid[4]++
+	r.login()
+	r.read(0, 8)
+	l.rest(t)
+	for deadline := time.Now().Add(rawTimeout); runtime.NumGoroutine() > goroutines+2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines are left, there were %d", runtime.NumGoroutine(), goroutines)
+		}
+	}
+}
+
+// rest waits until no command is in flight.
+func (l *lab) rest(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(rawTimeout); ; time.Sleep(time.Millisecond) {
+		n := 0
+		for _, u := range l.tgt.Device.Units() {
+			n += u.InFlight()
+		}
+		if n == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d commands are in flight for good", n)
+		}
+	}
+}
+
+// TestAllocations counts the allocations of a read and of a write of a memory
+// LUN: none.
+func TestAllocations(t *testing.T) {
+	l := newLab(t, nil)
+	r := dial(t, l.addr)
+	r.login("ImmediateData=Yes")
+	r.nc.SetDeadline(time.Time{})
+	in := make([]byte, 48+4096)
+	run := func(name string, pdu []byte, answer int) {
+		t.Helper()
+		n := testing.AllocsPerRun(500, func() {
+			binary.BigEndian.PutUint32(pdu[24:], r.next())
+			if _, err := r.nc.Write(pdu); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(r.nc, in[:answer]); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if in[3] != 0 {
+			t.Errorf("%s: status %02x", name, in[3])
+		}
+		// The race detector's own are counted too.
+		if n >= 1 && !raceEnabled {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+	h := r.command(0xa0, 4096, write10(0, 8)...)
+	h[6] = 0x10
+	r.cmdSN--
+	run("WRITE(10)", append(h[:], make([]byte, 4096)...), 48)
+	h = r.command(0xc0, 4096, read10(0, 8)...)
+	r.cmdSN--
+	run("READ(10)", h[:], 48+4096)
+}
+
+// FuzzSession sends any bytes, cut anywhere, in a session and in a login. A
+// well-behaved initiator is served after it.
+func FuzzSession(f *testing.F) {
+	l := newLab(f, nil)
+	seed := &raw{t: f, cmdSN: 100, isid: [6]byte{1}}
+	f.Add(true, seed.command(0xc0, 4096, read10(0, 8)...)[:])
+	w := seed.command(0x20, 4096, write10(0, 8)...)
+	o := seed.dataOut(true, 0x1000+seed.itt, 0xffffffff, 0, 0)
+	o[6] = 0x10
+	f.Add(true, append(append(w[:], o[:]...), make([]byte, 4096)...))
+	f.Add(true, append(hdr(0x42, 0x85).put32(24, 100)[:], hdr(0x46, 0x80).put32(16, 3)[:]...))
+	f.Add(true, hdr(0x00, 0x80).put32(16, 3).put32(24, 100)[:])
+	for _, n := range []int{10, 100} {
+		h := hdr(0x44, 0x80).put32(16, 3).put32(20, 0xffffffff)
+		h[7] = byte(n)
+		f.Add(true, append(h[:], append(text("SendTargets=All"), make([]byte, n)...)[:n+(-n&3)]...))
+	}
+	login := seed.loginHeader(0, 1)
+	data := text(append(names(), "AuthMethod=None")...)
+	login[7] = byte(len(data))
+	f.Add(false, append(login[:], append(data, make([]byte, -len(data)&3)...)...))
+	f.Fuzz(func(t *testing.T, loggedIn bool, b []byte) {
+		r := dial(t, l.addr)
+		r.isid[0] = 0x40
+		if loggedIn {
+			r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No")...))
+			if p, err := r.tryRecv(rawTimeout); err != nil || p.u16(36) != 0 {
+				t.Fatalf("login: %v %v", p, err)
+			}
+		}
+		r.nc.SetWriteDeadline(time.Now().Add(rawTimeout))
+		go func() {
+			r.nc.Write(b)
+			r.nc.(*net.TCPConn).CloseWrite()
+		}()
+		r.nc.SetReadDeadline(time.Now().Add(rawTimeout))
+		if _, err := io.Copy(io.Discard, r.nc); err != nil {
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				t.Fatal("the connection stays open at its end")
+			}
+		}
+		good := dial(t, l.addr)
+		good.isid[0] = 0x41
+		good.login()
+		good.alive()
+		l.rest(t)
+	})
+}

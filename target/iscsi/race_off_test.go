@@ -1,0 +1,5 @@
+//go:build !race
+
+package iscsi_test
+
+const raceEnabled = false

@@ -1,0 +1,334 @@
+package target_test
+
+import (
+	"encoding/hex"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"lunlab/lun"
+	"lunlab/target"
+)
+
+// unit answers everything with GOOD, when gate lets it, and writes down what it
+// is told.
+type unit struct {
+	gate chan struct{} // nil: doesn't block
+
+	mu     sync.Mutex
+	events []lun.Event
+}
+
+func (u *unit) Blocking() bool                         { return u.gate != nil }
+func (u *unit) DataLength(cdb []byte) (out, in uint64) { return 0, 0 }
+func (u *unit) Execute(c *lun.Command) {
+	if u.gate == nil {
+		return
+	}
+	select {
+	case <-u.gate:
+	case <-c.Cancel:
+	}
+}
+
+func (u *unit) Notify(_ *lun.Nexus, e lun.Event) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.events = append(u.events, e)
+}
+
+func (u *unit) told() []lun.Event {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	e := u.events
+	u.events = nil
+	return e
+}
+
+// owner counts the tasks that management took away.
+type owner struct{ aborted []uint64 }
+
+func (o *owner) TaskAborted(t *target.Task) { o.aborted = append(o.aborted, t.Tag) }
+
+func TestAddress(t *testing.T) {
+	for n, want := range map[uint16]string{0: "0000", 1: "0001", 255: "00ff", 256: "4100", 16383: "7fff"} {
+		a := target.NumberAddress(n)
+		if got := hex.EncodeToString(a[:2]); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+		if got, ok := a.Number(); !ok || got != n {
+			t.Errorf("%d comes back as %d, %v", n, got, ok)
+		}
+	}
+	// Flat space may hold low numbers too; others aren't numbers.
+	if n, ok := (target.Address{0x40, 0x05}).Number(); !ok || n != 5 {
+		t.Errorf("4005 is %d, %v", n, ok)
+	}
+	for _, a := range []target.Address{{0x01, 0x05}, {0x80, 0x05}, {0xc1, 0x01}, {0, 5, 0, 1}, {0, 0, 0, 0, 0, 0, 0, 1}} {
+		if n, ok := a.Number(); ok {
+			t.Errorf("%x is %d", a, n)
+		}
+	}
+}
+
+// execute runs one command through a nexus to its end.
+func execute(t *testing.T, n *target.Nexus, a target.Address, in int, cdb ...byte) *target.Task {
+	t.Helper()
+	k := &target.Task{}
+	k.CDB = cdb
+	k.DataIn = [][]byte{make([]byte, in)}
+	if got := n.Enter(k, &owner{}, n.Lookup(a), 1); got != target.Admitted {
+		t.Fatalf("Enter: %v", got)
+	}
+	if !k.Execute() || !k.Leave() {
+		t.Fatal("the task was aborted")
+	}
+	return k
+}
+
+func TestReportLUNs(t *testing.T) {
+	d := target.New()
+	for _, n := range []uint16{300, 0, 7} {
+		if _, err := d.Add(n, &unit{}, target.Limits{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := d.Open(lun.Nexus{}, nil)
+	defer all.Close()
+	some := d.Open(lun.Nexus{}, func(n uint16) bool { return n != 7 })
+	defer some.Close()
+	for _, tt := range []struct {
+		name   string
+		n      *target.Nexus
+		a      target.Address
+		report byte
+		alloc  byte
+		want   string
+	}{
+		{"all", all, target.Address{}, 0, 255, "0000001800000000" + "0000000000000000" + "0007000000000000" + "412c000000000000"},
+		{"masked", some, target.Address{}, 0, 255, "0000001000000000" + "0000000000000000" + "412c000000000000"},
+		{"at a LUN that isn't there", some, target.NumberAddress(7), 0, 255, "0000001000000000" + "0000000000000000" + "412c000000000000"},
+		{"well known only", all, target.ReportLUNsWellKnown, 1, 255, "0000000800000000" + "c101000000000000"},
+		{"both", some, target.Address{}, 2, 255, "0000001800000000" + "0000000000000000" + "412c000000000000" + "c101000000000000"},
+		{"cut short", all, target.Address{}, 0, 12, "0000001800000000" + "00000000"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := execute(t, tt.n, tt.a, 255, 0xa0, 0, tt.report, 0, 0, 0, 0, 0, 0, tt.alloc, 0, 0)
+			if k.Status != lun.Good {
+				t.Fatalf("status %02x", k.Status)
+			}
+			if d := cmp.Diff(tt.want, hex.EncodeToString(k.DataIn[0][:k.InLen])); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+	if k := execute(t, all, target.Address{}, 255, 0xa0, 0, 9, 0, 0, 0, 0, 0, 0, 255, 0, 0); k.Status != lun.CheckCondition || k.Sense[12] != 0x24 {
+		t.Errorf("SELECT REPORT 9: status %02x, sense %x", k.Status, k.Sense)
+	}
+}
+
+func TestAbsent(t *testing.T) {
+	d := target.New()
+	n := d.Open(lun.Nexus{}, nil)
+	defer n.Close()
+	a := target.NumberAddress(3)
+	if n.Lookup(a).Present() {
+		t.Error("LUN 3 is there")
+	}
+	if k := execute(t, n, a, 96, 0x12, 0, 0, 0, 96, 0); k.Status != lun.Good || k.InLen != 36 || k.DataIn[0][0] != 0x7f {
+		t.Errorf("INQUIRY: status %02x, %d bytes, %x", k.Status, k.InLen, k.DataIn[0][0])
+	}
+	if k := execute(t, n, a, 96, 0x12, 1, 0x83, 0, 96, 0); k.Status != lun.CheckCondition || k.Sense[12] != 0x25 {
+		t.Errorf("INQUIRY page 83: status %02x, sense %x", k.Status, k.Sense)
+	}
+	if k := execute(t, n, a, 252, 0x03, 0, 0, 0, 252, 0); k.Status != lun.Good || k.DataIn[0][2] != 5 || k.DataIn[0][12] != 0x25 {
+		t.Errorf("REQUEST SENSE: status %02x, %x", k.Status, k.DataIn[0][:18])
+	}
+	if k := execute(t, n, a, 0, 0, 0, 0, 0, 0, 0); k.Status != lun.CheckCondition || k.Sense[2] != 5 || k.Sense[12] != 0x25 {
+		t.Errorf("TEST UNIT READY: status %02x, sense %x", k.Status, k.Sense)
+	}
+	// The REPORT LUNS well known logical unit.
+	if k := execute(t, n, target.ReportLUNsWellKnown, 96, 0x12, 0, 0, 0, 96, 0); k.Status != lun.Good || k.DataIn[0][0] != 0x1e {
+		t.Errorf("INQUIRY of c101: status %02x, %x", k.Status, k.DataIn[0][0])
+	}
+	if k := execute(t, n, target.ReportLUNsWellKnown, 0, 0, 0, 0, 0, 0, 0); k.Status != lun.Good {
+		t.Errorf("TEST UNIT READY of c101: status %02x", k.Status)
+	}
+	if k := execute(t, n, target.ReportLUNsWellKnown, 512, 0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0); k.Status != lun.CheckCondition || k.Sense[12] != 0x20 {
+		t.Errorf("READ of c101: status %02x, sense %x", k.Status, k.Sense)
+	}
+	// No CDB, however short, does harm.
+	for op := range 256 {
+		for l := range 17 {
+			cdb := make([]byte, 17)[:max(l, 1)]
+			cdb[0] = byte(op)
+			for _, a := range []target.Address{a, target.ReportLUNsWellKnown} {
+				n.DataLength(n.Lookup(a), cdb)
+				execute(t, n, a, 4, cdb...)
+			}
+		}
+	}
+}
+
+func TestTaskSet(t *testing.T) {
+	d := target.New()
+	u := &unit{}
+	lu, err := d.Add(0, u, target.Limits{CmdPerLUN: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Add(0, u, target.Limits{}); err == nil {
+		t.Error("two units at LUN 0")
+	}
+	if _, err := d.Add(target.MaxNumber+1, u, target.Limits{}); err == nil {
+		t.Error("a LUN beyond what can be addressed")
+	}
+	n := d.Open(lun.Nexus{}, nil)
+	o := &owner{}
+	a, b, c := &target.Task{}, &target.Task{}, &target.Task{}
+	for _, tt := range []struct {
+		k    *target.Task
+		tag  uint64
+		want target.Admission
+	}{{a, 1, target.Admitted}, {b, 1, target.DuplicateTag}, {b, 65, target.Admitted}, {c, 3, target.Full}} {
+		if got := n.Enter(tt.k, o, lu, tt.tag); got != tt.want {
+			t.Errorf("Enter with tag %d: %d, want %d", tt.tag, got, tt.want)
+		}
+	}
+	if lu.InFlight() != 2 || lu.MostInFlight() != 2 || lu.TaskSetFull() != 1 {
+		t.Errorf("in flight %d, most %d, full %d", lu.InFlight(), lu.MostInFlight(), lu.TaskSetFull())
+	}
+	if n.Find(65) != b || n.Find(2) != nil {
+		t.Error("Find finds the wrong task")
+	}
+	if !a.FailUnexecuted(lun.Sense{Key: lun.AbortedCommand}) || a.Status != lun.CheckCondition {
+		t.Error("a task that waits can't be failed")
+	}
+	ab, found := n.AbortTask(lu, 65)
+	if ab.Wait(); !found || !slices.Equal(o.aborted, []uint64{65}) {
+		t.Errorf("AbortTask: %v, %v", found, o.aborted)
+	}
+	if b.Execute() || b.Leave() {
+		t.Error("an aborted task executes")
+	}
+	if lu.InFlight() != 0 {
+		t.Errorf("%d in flight at rest", lu.InFlight())
+	}
+	n.Enter(c, o, lu, 7)
+	n.Close()
+	if !slices.Equal(o.aborted, []uint64{65, 7}) || lu.InFlight() != 0 {
+		t.Errorf("after Close: %v, %d in flight", o.aborted, lu.InFlight())
+	}
+	if got := n.Enter(c, o, lu, 8); got != target.NexusClosed {
+		t.Errorf("Enter after Close: %d", got)
+	}
+	if d := cmp.Diff([]lun.Event{lun.NexusLoss}, u.told()); d != "" {
+		t.Errorf("the unit was told (-want +got):\n%s", d)
+	}
+}
+
+// TestAbortRunning ends tasks that execute, by each function, and waits for them.
+func TestAbortRunning(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		do     func(d *target.Target, n, other *target.Nexus, lu *target.LogicalUnit) target.Aborting
+		others bool // are ended as well
+		told   []lun.Event
+	}{
+		{"abort task", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
+			a, _ := n.AbortTask(lu, 1)
+			return a
+		}, false, nil},
+		{"abort task set", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
+			return n.AbortTaskSet(lu)
+		}, false, nil},
+		{"clear task set", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
+			return n.ClearTaskSet(lu)
+		}, true, []lun.Event{lun.CommandsCleared}},
+		{"logical unit reset", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
+			return n.LogicalUnitReset(lu)
+		}, true, []lun.Event{lun.LogicalUnitReset}},
+		{"target reset", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
+			return n.TargetReset()
+		}, true, []lun.Event{lun.HardReset}},
+		{"nexus reset", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
+			return n.NexusReset()
+		}, false, []lun.Event{lun.NexusLoss}},
+		{"remove", func(d *target.Target, _, _ *target.Nexus, _ *target.LogicalUnit) (a target.Aborting) {
+			if !d.Remove(0) {
+				t.Error("nothing to remove")
+			}
+			return a
+		}, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := target.New()
+			u := &unit{gate: make(chan struct{})}
+			lu, err := d.Add(0, u, target.Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, other := d.Open(lun.Nexus{}, nil), d.Open(lun.Nexus{}, nil)
+			answered := make([]chan bool, 2)
+			for i, x := range []*target.Nexus{n, other} {
+				k := &target.Task{}
+				if got := x.Enter(k, &owner{}, lu, 1); got != target.Admitted {
+					t.Fatal(got)
+				}
+				answered[i] = make(chan bool, 1)
+				started := make(chan struct{})
+				go func() {
+					close(started)
+					k.Execute()
+					answered[i] <- k.Leave()
+				}()
+				<-started
+			}
+			for lu.InFlight() < 2 {
+			}
+			a := tt.do(d, n, other, lu)
+			a.Wait()
+			if tt.name != "remove" && <-answered[0] {
+				t.Error("the aborted task is answered")
+			}
+			if !tt.others {
+				if got := lu.InFlight(); got != 1 {
+					t.Errorf("%d in flight, want the other nexus's", got)
+				}
+				close(u.gate)
+				if !<-answered[1] {
+					t.Error("the other nexus's task isn't answered")
+				}
+			}
+			if d := cmp.Diff(tt.told, u.told()); d != "" {
+				t.Errorf("the unit was told (-want +got):\n%s", d)
+			}
+			n.Close()
+			other.Close()
+			if lu.InFlight() != 0 {
+				t.Errorf("%d in flight at rest", lu.InFlight())
+			}
+		})
+	}
+}
+
+func TestInventoryChanged(t *testing.T) {
+	d := target.New()
+	a, b := &unit{}, &unit{}
+	d.Add(0, a, target.Limits{})
+	n := d.Open(lun.Nexus{}, nil)
+	defer n.Close()
+	d.Add(1, b, target.Limits{})
+	if got := a.told(); !slices.Equal(got, []lun.Event{lun.LUNsChanged}) {
+		t.Errorf("on Add the first unit was told %v", got)
+	}
+	d.Remove(1)
+	if got := a.told(); !slices.Equal(got, []lun.Event{lun.LUNsChanged}) {
+		t.Errorf("on Remove the first unit was told %v", got)
+	}
+	if d.Remove(1) {
+		t.Error("removed twice")
+	}
+}
