@@ -25,7 +25,6 @@ type producer struct {
 	bell    *fakeBell
 
 	free []uint16 // command ids
-	dead map[uint16]bool
 }
 
 const (

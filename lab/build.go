@@ -1,0 +1,108 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+
+	"lunlab/lun"
+	"lunlab/lun/store"
+	"lunlab/lun/store/file"
+	"lunlab/lun/store/mem"
+	"lunlab/lun/store/null"
+)
+
+// Lab is a configuration whose LUNs are open.
+type Lab struct {
+	Config *Config
+	LUNs   []*Unit // in the order of the file
+}
+
+// Unit is an open LUN.
+type Unit struct {
+	Target *Target
+	Config *LUN
+	Disk   *lun.Disk
+}
+
+// Build opens all LUNs. On an error, none is open.
+//
+// abort is called when a PREEMPT AND ABORT takes the nexus off the LUN: all its
+// tasks for it are to be aborted. It may be nil where a LUN has but one nexus.
+func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, error) {
+	l := &Lab{Config: c}
+	for _, t := range c.Targets {
+		for _, u := range t.LUNs {
+			disk, err := u.open(func(n *lun.Nexus) {
+				if abort != nil {
+					abort(t, u.Number, n)
+				}
+			})
+			if err != nil {
+				err = fmt.Errorf("%s:%d:%d: LUN %d of %s: %w", c.Path, u.Store.at.line, u.Store.at.column, u.Number, t.Name, err)
+				return nil, errors.Join(err, l.Close())
+			}
+			l.LUNs = append(l.LUNs, &Unit{Target: t, Config: u, Disk: disk})
+		}
+	}
+	return l, nil
+}
+
+// Of returns the units of a target.
+func (l *Lab) Of(t *Target) []*Unit {
+	var out []*Unit
+	for _, u := range l.LUNs {
+		if u.Target == t {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// Close closes all LUNs, and flushes what they lie on.
+func (l *Lab) Close() error {
+	var errs []error
+	for _, u := range l.LUNs {
+		if err := u.Disk.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("LUN %d of %s: %w", u.Config.Number, u.Target.Name, err))
+		}
+	}
+	l.LUNs = nil
+	return errors.Join(errs...)
+}
+
+func (u *LUN) open(abort func(*lun.Nexus)) (*lun.Disk, error) {
+	s, err := u.Store.open(u.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	o := lun.DiskOptions{
+		BlockSize: u.BlockSize, PhysicalExponent: u.PhysicalExponent, LowestAligned: u.LowestAligned,
+		Vendor: u.Vendor, Product: u.Product, Revision: u.Revision, Serial: u.Serial, NAA: u.NAA,
+		Thin: u.Thin, ReadOnly: u.ReadOnly, WriteThrough: u.WriteThrough, Removable: u.Removable,
+		RotationRate: u.RotationRate, EraseTime: u.EraseTime, AbortTasks: abort,
+	}
+	if o.BlockSize == 0 {
+		o.BlockSize = 512
+	}
+	o.MaxTransfer = uint32(u.MaxTransfer / uint64(o.BlockSize))
+	if o.Product == "" && u.Store.Kind == Memory {
+		o.Product = "memory"
+	}
+	d, err := lun.NewDisk(s, o)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return d, nil
+}
+
+func (s *Store) open(readOnly bool) (store.Store, error) {
+	switch s.Kind {
+	case Memory:
+		return mem.NewLimited(s.Size, s.Limit)
+	case File:
+		return file.Open(s.Path, file.Options{Size: s.Size, ReadOnly: readOnly, Direct: s.Direct})
+	case Null:
+		return null.New(s.Size)
+	}
+	return nil, fmt.Errorf("no store of kind %q", s.Kind)
+}

@@ -1,0 +1,320 @@
+package lab_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"lunlab/lab"
+	"lunlab/lun"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "lab.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func load(t *testing.T, content string) *lab.Config {
+	t.Helper()
+	c, err := lab.Load(write(t, content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestLoad(t *testing.T) {
+	c := load(t, `
+iscsi: {listen: ["127.0.0.1:3260", "[::1]:0"]}
+targets:
+  - name: a
+    limits: {can_queue: 64, cmd_per_lun: 32, hw_queues: 2}
+    loop: {wwn: naa.500140500000010A}
+    iscsi: {name: "iqn.2026-01.example:a", alias: A}
+    luns:
+      - lun: 3
+        store: {kind: mem, size: 64GiB, limit: 1048576}
+        block_size: 4096
+        physical_block_size: 16KiB
+        lowest_aligned: 1
+        vendor: V
+        product: P
+        revision: 1.0
+        serial: 0123
+        naa: naa.60014050000000000000000000000001
+        thin: true
+        read_only: true
+        write_cache: false
+        removable: true
+        rotation_rate: 7200
+        max_transfer: 1MiB
+        erase_time: 1.5s
+  - name: b
+    luns:
+      - {lun: 0, count: 3, store: &s {kind: null, size: 512}}
+      - lun: 9
+        store: *s
+`)
+	naa := make([]byte, 16)
+	copy(naa, "\x60\x01\x40\x50")
+	naa[15] = 1
+	null := lab.Store{Kind: lab.Null, Size: 512}
+	want := []*lab.Target{
+		{
+			Name: "a", Limits: lab.Limits{CanQueue: 64, CmdPerLUN: 32, HWQueues: 2},
+			Loop:  lab.Loop{WWN: "naa.500140500000010a"},
+			ISCSI: lab.ISCSITarget{Name: "iqn.2026-01.example:a", Alias: "A"},
+			LUNs: []*lab.LUN{{
+				Number: 3, Store: lab.Store{Kind: lab.Memory, Size: 64 << 30, Limit: 1 << 20},
+				BlockSize: 4096, PhysicalExponent: 2, LowestAligned: 1, Vendor: "V", Product: "P", Revision: "1.0",
+				Serial: "0123", NAA: naa, Thin: true, ReadOnly: true, WriteThrough: true, Removable: true,
+				RotationRate: 7200, MaxTransfer: 1 << 20, EraseTime: 1500 * time.Millisecond,
+			}},
+		},
+		{Name: "b", LUNs: []*lab.LUN{{Number: 0, Store: null}, {Number: 1, Store: null}, {Number: 2, Store: null}, {Number: 9, Store: null}}},
+	}
+	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{})); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"127.0.0.1:3260", "[::1]:0"}, c.ISCSI.Listen); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestMistakes shows what is said about each mistake, without the path.
+func TestMistakes(t *testing.T) {
+	lun := func(s string) string {
+		return "targets:\n- name: a\n  luns:\n  - lun: 0\n    store: {kind: mem, size: 1MiB}\n    " + s
+	}
+	store := func(s string) string { return "targets:\n- name: a\n  luns:\n  - lun: 0\n    store: " + s }
+	for _, tt := range []struct{ yaml, want string }{
+		{"", `1:1: the file is nothing; want a mapping with the keys iscsi, targets`},
+		{"# nothing\n", `1:1: the file is nothing; want a mapping with the keys iscsi, targets`},
+		{"[]", `1:1: the file is a list; want a mapping with the keys iscsi, targets`},
+		{"target: []", `1:1: unknown key "target" in the file; did you mean "targets"?` + "\n" + `1:1: the file has no "targets"`},
+		{"targets: []", `1:10: targets is a list; want a list with one or more items, each after a dash`},
+		{"targets: 5", `1:10: targets is "5"; want a list with one or more items, each after a dash`},
+		{"targets: [a]", `1:11: a target is "a"; want a mapping with the keys name, limits, loop, iscsi, luns`},
+		{"targets:\n- name: a\n", `2:3: a target has no "luns"`},
+		{"targets:\n- name: a b\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `2:9: name is "a b"; want 1 to 32 letters, digits, '.', '_' or '-'`},
+		{"a: b: c", `1:4: not YAML: mapping value is not allowed in this context`},
+		{"targets: [", `1:10: not YAML: sequence end token ']' not found`},
+		{"---\ntargets: []\n---\nx: 1\n", `3:1: a second document begins here; a lab.yaml has one`},
+		{lun("blocksize: 512"), `6:5: unknown key "blocksize" in a LUN; did you mean "block_size"?`},
+		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, thin, read_only, write_cache, removable, rotation_rate, max_transfer, erase_time`},
+		{lun("block_size: 1024"), `6:17: block_size is 1024; want 512 or 4096`},
+		{lun("block_size: 4K"), `6:17: block_size is 4K; want a number from 512 to 4096`},
+		{lun("block_size: [512]"), `6:17: block_size is a list; want a number from 512 to 4096`},
+		{lun("physical_block_size: 1000"), `6:26: physical_block_size is 1000; want block_size (512) times a power of two, up to 32768`},
+		{lun("thin: yes"), `6:11: thin is "yes"; want true or false`},
+		{lun("thin:"), `6:11: thin is nothing; want true or false`},
+		{lun("vendor: MORE THAN 8"), `6:13: vendor "MORE THAN 8": want 1 to 8 printable ASCII characters`},
+		{lun("serial: Größe"), `6:13: serial "Größe": want 1 to 64 printable ASCII characters`},
+		{lun("naa: 1234"), `6:10: naa is 1234; want 16 hexadecimal digits that begin with 2, 3 or 5, or 32 that begin with 6`},
+		{lun("rotation_rate: 0"), `6:20: rotation_rate is 0; want a number from 1 to 65534`},
+		{lun("max_transfer: 1000"), `6:19: max_transfer is 1000 bytes; want a number of 512-byte blocks, up to 1GiB`},
+		{lun("erase_time: soon"), `6:17: erase_time is soon; want a time such as 500ms, 2s or 1m`},
+		{lun("lun: 1"), `6:5: key "lun" is there already, in line 4; remove one`},
+		{lun("count: 300"), `6:12: count is 300; want a number from 1 to 256`},
+		{lun("count: 256\n  - {lun: 1, store: {kind: mem, size: 512}}"), `7:11: LUN 1 is there already, in line 4; it has to be unique in its target`},
+		{lun("count: 2\n    serial: x"), `7:13: serial can't be the same for 2 LUNs; leave it out, or write the LUNs out one by one`},
+		{lun("serial: x\n  - {lun: 1, serial: x, store: {kind: mem, size: 512}}"), `7:22: serial x is taken already, in line 6; it has to be unique`},
+		{lun("!!str vendor: x"), `6:5: unknown key "!!str" in a LUN; its keys are lun, count,`},
+		{lun("<<: {thin: true}"), `6:5: merge keys (<<) are not supported; write the keys out`},
+		{lun("vendor: *x"), `6:13: no anchor &x comes before this`},
+		{store("mem"), `5:12: store is "mem"; want a mapping with the keys kind, size, limit, path, direct`},
+		{store("{size: 1}"), `5:12: store has no "kind"`},
+		{store("{kind: ram, size: 512}"), `5:19: kind is ram; want mem, file or "null"`},
+		{store("{kind: mem}"), `5:12: the store has no size; want a size such as 64GiB, in bytes or with the unit KiB, MiB, GiB, TiB or PiB (powers of 1024)`},
+		{store("{kind: mem, size: 1GB}"), `5:30: size is 1GB; want a size such as 64GiB, in bytes or with the unit KiB, MiB, GiB, TiB or PiB (powers of 1024)`},
+		{store("{kind: mem, size: -1}"), `5:30: size is -1; want a size such as`},
+		{store("{kind: mem, size: 9999999999GiB}"), `5:30: size is 9999999999GiB; want a size such as`},
+		{store("{kind: mem, size: 700}"), `5:12: the store has 700 bytes; want a number of 512-byte blocks`},
+		{store("{kind: mem, size: 512, path: x}"), `5:41: a mem store has no path; its keys are kind, size, limit`},
+		{store("{kind: file}"), `5:12: the store has no path; want that of a file or block device`},
+		{store("{kind: file, path: gone.img}"), `5:31: there is no file DIR/gone.img; make it, or give a size to have it made`},
+		{store("{kind: file, path: no/gone.img, size: 1MiB}"), `5:31: there is no folder DIR/no for the file; make it`},
+		{store("{kind: file, path: .}"), `5:31: DIR is a folder; want a file or block device`},
+		{store("{kind: file, path: lab.yaml, size: 1MiB}"), `5:31: DIR/lab.yaml has 89 bytes and not the 1048576 of size; leave size out to take the file as it is`},
+		{store("{kind: file, path: lab.yaml}\n  - {lun: 1, store: {kind: file, path: ./lab.yaml}}"), `6:21: file DIR/lab.yaml is another LUN's already, in line 5; only LUNs that are all read_only can share one`},
+		{store("{kind: file, path: lab.yaml}\n    count: 2"), `5:12: 2 LUNs can't lie in one file; write them out one by one`},
+		{"targets:\n- name: a\n  loop: {wwn: naa.5}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:15: wwn is naa.5; want naa. and 16 hexadecimal digits, such as naa.5001405000000101`},
+		{"targets:\n- name: a\n  limits: {can_queue: 0}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:23: can_queue is 0; want a number from 1 to 10240`},
+		{"targets:\n- name: a\n  iscsi: {name: disk}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:17: name is disk; want an iSCSI name in lower case, such as iqn.2026-01.example.lunlab:disks`},
+		{"iscsi: {listen: [localhost]}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:18: listen is localhost; want ADDRESS:PORT such as 127.0.0.1:3260 or [::1]:3260`},
+		{"targets:\n- &t\n  name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}\n- *t", `3:9: name a is taken already, in line 3; it has to be unique`},
+	} {
+		path := write(t, tt.yaml)
+		_, err := lab.Load(path)
+		if err == nil {
+			t.Errorf("%q: no error, want %q", tt.yaml, tt.want)
+			continue
+		}
+		got := strings.ReplaceAll(strings.ReplaceAll(err.Error(), path+":", ""), filepath.Dir(path), "DIR")
+		if !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%q:\n got %s\nwant %s", tt.yaml, got, tt.want)
+		}
+	}
+}
+
+func TestManyMistakes(t *testing.T) {
+	_, err := lab.Load(write(t, "targets:\n- name: a\n  luns:\n"+strings.Repeat("  - {x: 1}\n", 50)))
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != 21 || !strings.HasSuffix(lines[20], "and 130 more") {
+		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-1])
+	}
+}
+
+func TestNoFile(t *testing.T) {
+	_, err := lab.Load(filepath.Join(t.TempDir(), "lab.yaml"))
+	if err == nil || !strings.Contains(err.Error(), "lunlab example") {
+		t.Errorf("error %v, want one that names lunlab example", err)
+	}
+}
+
+// TestExample loads the example, opens its LUNs, and looks for every key in it.
+func TestExample(t *testing.T) {
+	c := load(t, string(lab.Example))
+	_, err := lab.Load(write(t, "targets:\n- name: a\n  luns:\n  - {k: 1, store: {k: 1}}\n  limits: {k: 1}\n  loop: {k: 1}\n  iscsi: {k: 1}\n  k: 1\niscsi: {k: 1}\nk: 1\n"))
+	keys := regexp.MustCompile(`its keys are (.*)`).FindAllStringSubmatch(err.Error(), -1)
+	if len(keys) != 8 {
+		t.Fatalf("keys of %d mappings, want 8: %v", len(keys), err)
+	}
+	for _, k := range keys {
+		for _, key := range strings.Split(k[1], ", ") {
+			if !regexp.MustCompile(`(?m)\b` + key + `:`).Match(lab.Example) {
+				t.Errorf("the example has no key %s", key)
+			}
+		}
+	}
+	l, err := c.Build(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(l.LUNs); n != 19 {
+		t.Errorf("%d LUNs, want 19", n)
+	}
+	if u := l.Of(c.Targets[0])[0]; u.Disk.Blocks() != 64<<30/512 || u.Disk.Options().Serial != "lab-0001" || u.Disk.Options().PhysicalExponent != 3 {
+		t.Errorf("LUN 0: %d blocks, %+v", u.Disk.Blocks(), u.Disk.Options())
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	fi, err := os.Stat(filepath.Join(filepath.Dir(c.Path), "disk1.img"))
+	if err != nil || fi.Size() != 10<<30 {
+		t.Errorf("the file: %v, %v; want 10 GiB", fi, err)
+	}
+}
+
+// TestBuildFails has the second LUN's file in use: the first must be closed
+// again, and the place be named.
+func TestBuildFails(t *testing.T) {
+	c := load(t, `
+targets:
+- name: a
+  luns:
+  - lun: 0
+    store: {kind: file, path: a.img, size: 1MiB}
+  - lun: 1
+    store: {kind: file, path: b.img, size: 1MiB}
+`)
+	other := *c
+	other.Targets = []*lab.Target{{Name: "b", LUNs: c.Targets[0].LUNs[1:]}}
+	l, err := other.Build(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Build(nil); err == nil || !strings.HasPrefix(err.Error(), c.Path+":8:12: LUN 1 of a: ") {
+		t.Errorf("error %v, want one at 8:12", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if l, err = c.Build(nil); err != nil {
+		t.Fatalf("after the failure: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBuildTellsOfAborts has a nexus taken off a LUN by another.
+func TestBuildTellsOfAborts(t *testing.T) {
+	c := load(t, "targets:\n- name: a\n  luns:\n  - {lun: 7, store: {kind: mem, size: 1MiB}}\n")
+	var got []any
+	l, err := c.Build(func(t *lab.Target, number int, n *lun.Nexus) { got = append(got, t.Name, number, n.Name) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	id := func(b byte) *lun.Nexus {
+		tid := make([]byte, 24)
+		tid[0], tid[4], tid[11] = 6, 0x50, b
+		return &lun.Nexus{Initiator: tid, TargetPort: 1, Name: string(rune('a' + b))}
+	}
+	first, second := id(0), id(1)
+	// PERSISTENT RESERVE OUT: REGISTER by both, PREEMPT AND ABORT by the second.
+	out := func(n *lun.Nexus, action byte, key, serviceKey byte) {
+		t.Helper()
+		data := make([]byte, 24)
+		data[7], data[15] = key, serviceKey
+		cmd := lun.Command{Nexus: n, CDB: []byte{0x5f, action, 3, 0, 0, 0, 0, 0, 24, 0}, DataOut: [][]byte{data}}
+		for range 3 { // the first have unit attentions
+			if l.LUNs[0].Disk.Execute(&cmd); cmd.Status == lun.Good {
+				return
+			}
+			if len(cmd.Sense) < 3 || lun.SenseKey(cmd.Sense[2]) != lun.UnitAttention {
+				break
+			}
+		}
+		t.Fatalf("action %#x: status %#x, sense % x", action, cmd.Status, cmd.Sense)
+	}
+	out(first, 0, 0, 1)
+	out(second, 0, 0, 2)
+	out(second, 5, 2, 1)
+	if want := []any{"a", 7, "a"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("aborts: %v, want %v", got, want)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for s, want := range map[string]int64{"1": 1, "512B": 512, "64GiB": 64 << 30, "64 GiB": 64 << 30, "7EiB": 7 << 60} {
+		if got, err := lab.ParseSize(s); got != want || err != nil {
+			t.Errorf("%q: %d, %v; want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "0", "-1", "1GB", "1K", "8EiB", "1.5GiB", "GiB", "1GiBB", "1e9", " "} {
+		if got, err := lab.ParseSize(s); err == nil {
+			t.Errorf("%q: %d, want an error", s, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("targets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}\n"))
+	f.Add([]byte("a: &x [*x, !!t b, {<<: *x}]\n---\n"))
+	errRE := regexp.MustCompile(`^/lab.yaml:\d+:\d+: .`)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := lab.Parse("/lab.yaml", b)
+		if err != nil {
+			if !errRE.MatchString(err.Error()) {
+				t.Errorf("an error without a place: %v", err)
+			}
+			return
+		}
+		if len(c.Targets) == 0 {
+			t.Error("no targets, and no error")
+		}
+	})
+}
