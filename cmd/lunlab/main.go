@@ -23,6 +23,9 @@ func main() {
 		rulesCommand(),
 		serveCommand(),
 		probeCommand(),
+		attachCommand(),
+		checkCommand(),
+		exampleCommand(),
 	)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "lunlab:", err)

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lunlab/lab"
+	"lunlab/lun"
+	"lunlab/target/tcmu"
+)
+
+const (
+	attachTime = 60 * time.Second
+	// detachTime is how long commands in flight may take to end before they
+	// are made to.
+	detachTime = 15 * time.Second
+)
+
+type attachOptions struct {
+	file    string
+	size    string
+	limits  lab.Limits
+	json    bool
+	cleanup bool
+}
+
+func attachCommand() *cobra.Command {
+	var o attachOptions
+	cmd := &cobra.Command{
+		Use:   "attach",
+		Short: "Attach LUNs to this kernel, through TCMU and tcm_loop",
+		Long: `Attach LUNs to the running kernel as SCSI disks, on a host with the limits that
+are asked for, until Ctrl-C. It needs root and a kernel with target_core_user and
+tcm_loop. Without -f, it is one LUN in memory.
+
+What a killed lunlab left attached is removed first, and by --cleanup without
+attaching anything.
+
+Ctrl-C detaches in order: the kernel writes back what it has cached. A second one
+fails the commands that are in flight. The exit status is 0 if all that was
+attached is detached, 2 for any error.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return attach(&o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "file", "f", "", "`lab.yaml` that says what to attach (lunlab example prints one)")
+	f.StringVar(&o.size, "size", "1GiB", "size of the LUN in memory, `bytes` or such as 64GiB")
+	f.IntVar(&o.limits.CanQueue, "can-queue", 0, "commands that the host takes at once (default tcm_loop's)")
+	f.IntVar(&o.limits.CmdPerLUN, "cmd-per-lun", 0, "queue depth of the LUN (default tcm_loop's)")
+	f.IntVar(&o.limits.HWQueues, "hw-queues", 0, "hardware queues of the host (default tcm_loop's)")
+	f.BoolVar(&o.json, "json", false, "print what was attached as JSON")
+	f.BoolVar(&o.cleanup, "cleanup", false, "only remove what a killed lunlab left attached")
+	for _, flag := range []string{"size", "can-queue", "cmd-per-lun", "hw-queues"} {
+		cmd.MarkFlagsMutuallyExclusive("file", flag)
+		cmd.MarkFlagsMutuallyExclusive("cleanup", flag)
+	}
+	cmd.MarkFlagsMutuallyExclusive("cleanup", "file")
+	return cmd
+}
+
+func (o *attachOptions) config() (*lab.Config, error) {
+	if o.file != "" {
+		return lab.Load(o.file)
+	}
+	size, err := lab.ParseSize(o.size)
+	if err != nil {
+		return nil, fmt.Errorf("--size %w", err)
+	}
+	return &lab.Config{Path: "(no file)", Targets: []*lab.Target{{
+		// A name of its own, so that several can run.
+		Name:   "lunlab-" + strconv.Itoa(os.Getpid()),
+		Limits: o.limits,
+		LUNs:   []*lab.LUN{{Store: lab.Store{Kind: lab.Memory, Size: size}, Thin: true}},
+	}}}, nil
+}
+
+func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), attachTime, fmt.Errorf("not attached within %v", attachTime))
+	defer cancel()
+
+	if err := tcmu.Prepare(ctx, tcmu.Options{}); err != nil {
+		return err
+	}
+	engine, err := tcmu.Open(tcmu.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	if err := cleanup(ctx, engine, cfg, o.cleanup, stdout, stderr); err != nil || o.cleanup {
+		return err
+	}
+	units, err := cfg.Build(nil) // each LUN has one nexus, so none can take another's away
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, units.Close()) }()
+
+	a := attachment{engine: engine}
+	defer func() { err = errors.Join(err, a.detach(signals, stderr)) }()
+	ctx, stop := interruptible(ctx, signals)
+	err = a.attach(ctx, units)
+	stop()
+	if err != nil {
+		return err
+	}
+	if err := a.print(stdout, o.json); err != nil {
+		return err
+	}
+	select {
+	case <-signals:
+		return nil
+	case err := <-a.failed:
+		return err
+	}
+}
+
+// interruptible returns a context that a signal ends, until stop is called.
+func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case s := <-signals:
+			cancel(fmt.Errorf("ended by %v", s))
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		<-ended
+	}
+}
+
+func cleanup(ctx context.Context, e *tcmu.Engine, cfg *lab.Config, only bool, stdout, stderr io.Writer) error {
+	var hosts []string
+	for _, t := range cfg.Targets {
+		hosts = append(hosts, loopConfig(t).WWN)
+	}
+	removed, err := e.Cleanup(ctx, hosts...)
+	out := stderr
+	if only {
+		out = stdout
+		if len(removed) == 0 && err == nil {
+			fmt.Fprintln(out, "nothing was left attached")
+		}
+	}
+	for _, p := range removed {
+		fmt.Fprintf(out, "removed %s, which a killed lunlab left\n", p)
+	}
+	return err
+}
+
+func loopConfig(t *lab.Target) tcmu.LoopConfig {
+	c := tcmu.LoopConfig{
+		WWN: t.Loop.WWN, Initiator: t.Loop.Initiator,
+		CanQueue: t.Limits.CanQueue, CmdPerLUN: t.Limits.CmdPerLUN, HWQueues: t.Limits.HWQueues,
+	}
+	if c.WWN == "" {
+		// 28 bits of NAA and company, and 36 that the target's name makes.
+		h := fnv.New64a()
+		io.WriteString(h, t.Name)
+		c.WWN = fmt.Sprintf("naa.5001405%09x", h.Sum64()&(1<<35-1))
+	}
+	return c
+}
+
+// attachment is what is attached, in the order in which it was.
+type attachment struct {
+	engine  *tcmu.Engine
+	loops   []*tcmu.Loop
+	devices []*tcmu.Device
+	rows    []attachedRow
+	failed  chan error
+	stop    chan struct{}
+}
+
+// attachedRow is a line of the table that attach prints.
+type attachedRow struct {
+	Target string `json:"target"`
+	WWN    string `json:"wwn"`
+	Host   int    `json:"host"`
+	tcmu.Disk
+	Size       uint64 `json:"size"`
+	BlockSize  int    `json:"block_size"`
+	Serial     string `json:"serial"`
+	QueueDepth int    `json:"queue_depth"`
+	tcmu.Limits
+}
+
+func (a *attachment) attach(ctx context.Context, units *lab.Lab) error {
+	for _, t := range units.Config.Targets {
+		loop, err := a.engine.CreateLoop(ctx, loopConfig(t))
+		if err != nil {
+			return explain(err)
+		}
+		a.loops = append(a.loops, loop)
+		address, err := strconv.ParseUint(strings.TrimPrefix(loop.Initiator(), "naa."), 16, 64)
+		if err != nil {
+			return err
+		}
+		nexus := &lun.Nexus{Initiator: tcmu.SASTransportID(address), TargetPort: 1, Name: loop.Initiator() + "," + loop.WWN()}
+		for _, u := range units.Of(t) {
+			if err := a.attachUnit(ctx, loop, nexus, u); err != nil {
+				return explain(err)
+			}
+		}
+	}
+	a.failed, a.stop = make(chan error, 1), make(chan struct{})
+	for _, d := range a.devices {
+		go func() {
+			select {
+			case <-d.Done():
+				select {
+				case a.failed <- d.Err():
+				default:
+				}
+			case <-a.stop:
+			}
+		}()
+	}
+	return nil
+}
+
+func (a *attachment) attachUnit(ctx context.Context, loop *tcmu.Loop, nexus *lun.Nexus, u *lab.Unit) error {
+	o := u.Disk.Options()
+	row := attachedRow{
+		Target: u.Target.Name, WWN: loop.WWN(), Host: loop.Host(), Limits: loop.Limits(),
+		Size: u.Disk.Blocks() * uint64(o.BlockSize), BlockSize: o.BlockSize, Serial: o.Serial,
+	}
+	dev, err := a.engine.Create(ctx, tcmu.Config{
+		Name: fmt.Sprintf("%s-%d", u.Target.Name, u.Config.Number),
+		Size: row.Size, BlockSize: uint32(o.BlockSize), Nexus: nexus,
+	}, u.Disk)
+	if err != nil {
+		return err
+	}
+	a.devices = append(a.devices, dev)
+	disk, err := loop.Attach(ctx, dev, u.Config.Number)
+	if err != nil {
+		return err
+	}
+	row.Disk = *disk
+	if row.QueueDepth, err = disk.QueueDepth(); err != nil {
+		return err
+	}
+	a.rows = append(a.rows, row)
+	return nil
+}
+
+func explain(err error) error {
+	if errors.Is(err, tcmu.ErrExists) {
+		return fmt.Errorf("%w; another lunlab has attached it: end that one, or choose other names and WWNs", err)
+	}
+	return err
+}
+
+func (a *attachment) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(a.rows)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TARGET\tLUN\tDISK\tGENERIC\tHOST:C:T:L\tSIZE\tBLOCK\tCAN_QUEUE\tCMD_PER_LUN\tHW_QUEUES\tQUEUE_DEPTH")
+	for _, r := range a.rows {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", r.Target, r.LUN, r.Block, r.Generic, r.HCTL,
+			sizeText(r.Size), r.BlockSize, r.CanQueue, r.CmdPerLUN, r.HWQueues, r.QueueDepth)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "attached; Ctrl-C detaches")
+	return err
+}
+
+// sizeText writes a size in the largest unit that it is a whole number of.
+func sizeText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	i := 0
+	for n%1024 == 0 && n > 0 && i < len(units)-1 {
+		n, i = n/1024, i+1
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
+}
+
+// detach takes everything off the kernel again. Commands that don't end by
+// themselves are failed, after a while or at a signal.
+func (a *attachment) detach(signals <-chan os.Signal, stderr io.Writer) error {
+	if a.stop != nil {
+		close(a.stop)
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), detachTime, fmt.Errorf("commands in flight don't end within %v", detachTime))
+	defer cancel()
+	ctx, stop := interruptible(ctx, signals)
+	err := a.remove(ctx)
+	stop()
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	fmt.Fprintln(stderr, "lunlab: failing the commands that are in flight")
+	for _, d := range a.devices {
+		d.Offline()
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), detachTime)
+	defer cancel()
+	if err := a.remove(ctx); err != nil {
+		return fmt.Errorf("%w; `lunlab attach --cleanup` removes what is left", err)
+	}
+	return nil
+}
+
+func (a *attachment) remove(ctx context.Context) error {
+	for len(a.loops) > 0 {
+		last := len(a.loops) - 1
+		if err := a.loops[last].Close(ctx); err != nil {
+			return err
+		}
+		a.loops = a.loops[:last]
+	}
+	for _, d := range slices.Backward(a.devices) {
+		if err := d.Close(ctx); err != nil {
+			return err
+		}
+		a.devices = a.devices[:len(a.devices)-1]
+	}
+	return nil
+}
