@@ -113,6 +113,7 @@ func (d *Disk) eraseAll(j *job) Sense {
 		if err := d.sparse.Unmap(0, d.store.Size()); err != nil {
 			return d.writeError(err, 0)
 		}
+		j.part.Store(0xffff)
 		return Sense{}
 	}
 	return d.pieces(j, func(off, n uint64) Sense {

@@ -34,7 +34,7 @@ func TestSanitize(t *testing.T) {
 			{0x02, nil, make([]byte, 512)},
 			{0x03, nil, make([]byte, 512)},
 		} {
-			if !thin && c.flags == 0x02 {
+			if !thin && c.flags != 0x01 {
 				h.run(sanitizeCDB(c.flags, 0), nil, 0).field(1, 4)
 				continue
 			}
@@ -81,7 +81,7 @@ func TestEraseInProgress(t *testing.T) {
 		{"SANITIZE", sanitizeCDB(0x83, 0), nil, lun.ASCNotReadySanitizeInProgress},
 		{"FORMAT UNIT", []byte{4, 0x10, 0, 0, 0, 0}, []byte{0, 0x82, 0, 0}, lun.ASCNotReadyFormatInProgress},
 	} {
-		h := newHost(t, 1<<20, lun.DiskOptions{EraseTime: least})
+		h := newHost(t, 1<<20, lun.DiskOptions{Thin: true, EraseTime: least})
 		if !h.disk.Blocking() {
 			t.Error("the disk isn't Blocking")
 		}
@@ -119,14 +119,14 @@ func TestEraseInProgress(t *testing.T) {
 }
 
 func TestEraseOutlivesItsCommand(t *testing.T) {
-	h := newHost(t, 1<<20, lun.DiskOptions{EraseTime: 100 * time.Millisecond})
+	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true, EraseTime: 100 * time.Millisecond})
 	cancel := make(chan struct{})
 	close(cancel)
 	c := lun.Command{Nexus: h.n, CDB: sanitizeCDB(0x03, 0), Cancel: cancel}
 	h.disk.Execute(&c)
 	h.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCNotReadySanitizeInProgress)
 	// Close doesn't wait for the rest of the time.
-	long := newHost(t, 1<<20, lun.DiskOptions{EraseTime: time.Hour})
+	long := newHost(t, 1<<20, lun.DiskOptions{Thin: true, EraseTime: time.Hour})
 	long.run(sanitizeCDB(0x83, 0), nil, 0).good()
 	if err := long.disk.Close(); err != nil {
 		t.Error(err)
@@ -135,9 +135,10 @@ func TestEraseOutlivesItsCommand(t *testing.T) {
 
 func TestEraseFails(t *testing.T) {
 	s := &broken{Store: mustMem(t, 1<<20)}
-	h := hostOf(t, s, lun.DiskOptions{})
+	h := hostOf(t, s, lun.DiskOptions{Thin: true})
 	odd := errors.New("odd")
 	overwrite := overwriteList(1, []byte{1})
+	h.run(transfer(0x2a, 0, 1, 0), pattern(512, 1), 0).good()
 	s.fail(odd)
 	h.run(sanitizeCDB(0x21, len(overwrite)), overwrite, 0).fails(lun.HardwareError, lun.ASCInternalTargetFailure)
 	s.fail(nil)

@@ -151,6 +151,9 @@ func (d *Disk) extendedInquiry() []byte {
 // blockLimits is SBC-4 6.6.4.
 func (d *Disk) blockLimits() []byte {
 	b := make([]byte, 60)
+	if d.sparse != nil {
+		b[0] = 1 // WSNZ
+	}
 	b[1] = maxCompare
 	put16(b[2:], 1<<d.opt.PhysicalExponent)
 	put32(b[4:], d.opt.MaxTransfer)
@@ -169,9 +172,8 @@ func (d *Disk) blockLimits() []byte {
 func (d *Disk) characteristics() []byte {
 	b := make([]byte, 60)
 	put16(b, d.opt.RotationRate)
-	b[3] = 0x10 // WACEREQ: what was erased can be read
 	if d.sparse != nil {
-		b[3] |= 0x40 // WABEREQ
+		b[3] = 0x50 // WABEREQ, WACEREQ: what was erased can be read
 	}
 	if d.opt.RotationRate > 1 {
 		b[3] |= 2 // 3.5 inch

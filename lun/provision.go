@@ -39,16 +39,17 @@ func movesSame(d *Disk, cdb []byte) (out, in uint64) {
 }
 
 // sameExtent is extent for WRITE SAME, whose length of 0 is to the end of the
-// medium.
+// medium. A thin disk doesn't take that, since its end may be far (WSNZ of the
+// block limits, SBC-4 6.6.4).
 func (d *Disk) sameExtent(cdb []byte) (lba, n uint64, s Sense) {
 	lba, n = extent(cdb)
 	if s := d.beyond(lba, n); s.Key != NoSense {
 		return 0, 0, s
 	}
-	if n == 0 {
+	if n == 0 && d.sparse == nil {
 		n = d.blocks - lba
 	}
-	if n > maxSame {
+	if n == 0 || n > maxSame {
 		return 0, 0, InvalidField(lengthField(cdb), 7)
 	}
 	return lba, n, Sense{}

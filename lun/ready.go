@@ -95,7 +95,7 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 	switch {
 	case eject && !d.opt.Removable:
 		return InvalidField(4, 1)
-	case eject && state&ejected == 0 && d.prevented():
+	case eject && d.prevented():
 		return Sense{Key: IllegalRequest, Code: ASCMediumRemovalPrevented}
 	case eject && start:
 		if state&ejected != 0 {
