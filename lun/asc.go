@@ -9,6 +9,7 @@ const (
 	ASCNotReadyFormatInProgress          = 0x0404
 	ASCNotReadySelfTestInProgress        = 0x0409
 	ASCNotReadySanitizeInProgress        = 0x041b
+	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00
 	ASCUnrecoveredReadError              = 0x1100
 	ASCParameterListLengthError          = 0x1a00
@@ -19,6 +20,12 @@ const (
 	ASCLogicalUnitNotSupported           = 0x2500
 	ASCInvalidFieldInParameterList       = 0x2600
 	ASCInvalidReleaseOfReservation       = 0x2604
+	ASCTooManyTargetDescriptors          = 0x2606
+	ASCUnsupportedTargetDescriptor       = 0x2607
+	ASCTooManySegmentDescriptors         = 0x2608
+	ASCUnsupportedSegmentDescriptor      = 0x2609
+	ASCInlineDataLengthExceeded          = 0x260b
+	ASCCopySegmentGranularityViolation   = 0x260d
 	ASCWriteProtected                    = 0x2700
 	ASCSoftwareWriteProtected            = 0x2702
 	ASCSpaceAllocationFailed             = 0x2707

@@ -65,6 +65,10 @@ type DiskOptions struct {
 	// initiator that is to see them in progress. A disk with one is Blocking.
 	EraseTime time.Duration
 
+	// Copies is the disks that EXTENDED COPY can reach from this one, which
+	// joins them until its Close. nil is this disk alone.
+	Copies *CopySet
+
 	// AbortTasks is called for each nexus that a PREEMPT AND ABORT removes: its
 	// tasks for this unit are to be aborted, except the one that asks for it.
 	// It may be nil, and must not execute commands on this disk.
@@ -83,6 +87,7 @@ type Disk struct {
 	blockSize uint64
 	blocks    uint64
 	blocking  bool
+	volatile  bool // the store is memory
 	table     *table
 	locks     rangeLock
 
@@ -108,12 +113,14 @@ type Disk struct {
 	microcode    bool       // some was downloaded and not activated
 	identity     identifying
 	clock        clock
+	copies       []copyResult // the last first
 }
 
 // NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
 // is left unused. The disk uses s until its Close, which closes s too.
 func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
-	d := &Disk{store: s, blocking: store.Blocking(s) || o.EraseTime > 0, closing: make(chan struct{})}
+	d := &Disk{store: s, volatile: !store.Blocking(s), closing: make(chan struct{})}
+	d.blocking = !d.volatile || o.EraseTime > 0
 	d.born = time.Now()
 	d.clock.at = d.born
 	if err := d.setOptions(o); err != nil {
@@ -135,6 +142,10 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	d.pages = newModePages(d)
 	d.applyModes()
 	d.table = newTable(d)
+	if d.opt.Copies == nil {
+		d.opt.Copies = new(CopySet)
+	}
+	d.opt.Copies.add(d)
 	return d, nil
 }
 
@@ -214,6 +225,7 @@ func (d *Disk) Close() error {
 		close(d.closing)
 	}
 	d.mu.Unlock()
+	d.opt.Copies.remove(d)
 	d.background.Wait()
 	return d.store.Close()
 }

@@ -52,6 +52,7 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	b[2] = 0x06 // SPC-4, what initiators know to ask for
 	b[3] = 0x12 // HISUP, response data format 2
 	b[4] = byte(len(b) - 5)
+	b[5] = 0x08 // 3PC
 	b[7] = 0x02 // CMDQUE
 	pad(b[8:16], d.opt.Vendor)
 	pad(b[16:32], d.opt.Product)
@@ -95,7 +96,7 @@ func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
 
 // vpdPages lists the vital product data pages that a disk has.
 func (d *Disk) vpdPages() []byte {
-	return []byte{0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2}
+	return []byte{0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2}
 }
 
 // vpd returns a vital product data page after its header.
@@ -109,6 +110,8 @@ func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
 		return d.designators(n), true
 	case 0x86:
 		return d.extendedInquiry(), true
+	case 0x8f:
+		return d.thirdPartyCopy(), true
 	case 0xb0:
 		return d.blockLimits(), true
 	case 0xb1:
@@ -121,23 +124,24 @@ func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
 
 // designators is the device identification page (SPC-5 7.7.6).
 func (d *Disk) designators(n *nexus) []byte {
-	var b []byte
-	add := func(codeSet, kind byte, id []byte) {
-		if kind&0x30 != 0 && n.protocol() != 0x0f {
-			codeSet |= n.protocol() << 4
-			kind |= 0x80 // PIV
-		}
-		b = append(b, codeSet, kind, 0, byte(len(id)))
-		b = append(b, id...)
-	}
-	add(1, 3, d.opt.NAA)
-	t10 := make([]byte, 8)
-	pad(t10, d.opt.Vendor)
-	add(2, 1, fmt.Appendf(t10, "%s%s", d.opt.Product, d.opt.Serial))
+	b := d.unitDesignators()
 	if port := n.id.TargetPort; port != 0 {
-		add(1, 0x14, []byte{0, 0, byte(port >> 8), byte(port)})
+		codeSet, kind := byte(1), byte(0x14)
+		if p := n.protocol(); p != 0x0f {
+			codeSet, kind = codeSet|p<<4, kind|0x80 // PIV
+		}
+		b = append(b, codeSet, kind, 0, 4, 0, 0, byte(port>>8), byte(port))
 	}
 	return b
+}
+
+// unitDesignators are those that name the logical unit.
+func (d *Disk) unitDesignators() []byte {
+	b := append([]byte{1, 3, 0, byte(len(d.opt.NAA))}, d.opt.NAA...)
+	t10 := make([]byte, 8)
+	pad(t10, d.opt.Vendor)
+	t10 = fmt.Appendf(t10, "%s%s", d.opt.Product, d.opt.Serial)
+	return append(append(b, 2, 1, 0, byte(len(t10))), t10...)
 }
 
 // extendedInquiry is SPC-5 7.7.7.
@@ -165,6 +169,9 @@ func (d *Disk) blockLimits() []byte {
 		put32(b[28:], 1<<31|uint32(d.opt.LowestAligned)) // UGAVALID
 	}
 	put64(b[32:], maxSame)
+	if atomicWrites(d) {
+		put32(b[40:], uint32(d.maxAtomic()))
+	}
 	return b
 }
 

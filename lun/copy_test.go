@@ -1,0 +1,163 @@
+package lun_test
+
+import (
+	"bytes"
+	"testing"
+
+	"lunlab/lun"
+	"lunlab/lun/store/mem"
+)
+
+// target is an identification descriptor for a disk.
+func target(d *lun.Disk) []byte {
+	naa := d.Options().NAA
+	b := make([]byte, 32)
+	copy(b, []byte{0xe4, 0, 0, 0, 1, 3, 0, byte(len(naa))})
+	copy(b[8:], naa)
+	return b
+}
+
+func segmentOf(flags byte, from, to, n int, fromLBA, toLBA uint64) []byte {
+	return cat([]byte{2, flags, 0, 24}, be(2, uint64(from)), be(2, uint64(to)), []byte{0, 0}, be(2, uint64(n)), be(8, fromLBA), be(8, toLBA))
+}
+
+func (h *host) copyBlocks(list, usage byte, targets, segments []byte) answer {
+	h.t.Helper()
+	b := cat([]byte{list, usage << 3}, be(2, uint64(len(targets))), make([]byte, 4), be(4, uint64(len(segments))), make([]byte, 4), targets, segments)
+	return h.run(cat([]byte{0x83, 0}, make([]byte, 8), be(4, uint64(len(b))), []byte{0, 0}), b, 0)
+}
+
+func TestExtendedCopy(t *testing.T) {
+	var set lun.CopySet
+	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	o := newHost(t, 1<<20, lun.DiskOptions{Copies: &set, BlockSize: 4096})
+	both := cat(target(h.disk), target(o.disk))
+	data := pattern(400*512, 3) // more than one piece
+	h.run(transfer(0x2a, 8, 400, 0), data, 0).good()
+	h.copyBlocks(1, 0, both, cat(segmentOf(0, 0, 1, 400, 8, 7), segmentOf(2, 1, 1, 50, 7, 100))).good()
+	for _, lba := range []uint64{7, 100} {
+		if a := o.run(transfer(0x28, lba, 50, 0), nil, len(data)).good(); !bytes.Equal(a.data, data) {
+			t.Errorf("the blocks at %d aren't what was copied", lba)
+		}
+	}
+	h.do("84 00 01 00000000000000 000000ff 00 00", nil, 255).is("00000008 01 0002 00 00064000")
+	h.do("84 00 02 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
+	h.do("84 04 01 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
+	h.other("b").do("84 00 01 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
+	// A count that makes no whole blocks of the destination.
+	h.copyBlocks(2, 0, both, segmentOf(0, 0, 1, 7, 8, 7)).fails(lun.CopyAborted, lun.ASCCopySegmentGranularityViolation)
+	h.do("84 00 02 00000000000000 000000ff 00 00", nil, 255).is("00000008 02 0000 00 00000000")
+	if b := h.do("84 04 02 00000000000000 000000ff 00 00", nil, 255).good().data; b[56] != 2 || b[62] != 0x0a || len(b) != 78 {
+		t.Errorf("failure details %x", b)
+	}
+	// Nothing is held if that isn't wanted.
+	h.copyBlocks(0, 3, both, segmentOf(0, 0, 1, 8, 8, 7)).good()
+	h.do("84 00 00 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
+}
+
+func TestExtendedCopyErrors(t *testing.T) {
+	var set lun.CopySet
+	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	o := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	alone := newHost(t, 1<<20, lun.DiskOptions{})
+	one, seg := target(h.disk), segmentOf(0, 0, 0, 8, 0, 100)
+	null := bytes.Clone(one)
+	null[1] |= 0x20
+	proxy := bytes.Clone(one)
+	proxy[1] |= 0x40
+	fc := bytes.Clone(one)
+	fc[0] = 0xe0
+	stream := bytes.Clone(seg)
+	stream[0] = 3
+	short := bytes.Clone(seg)
+	short[3]--
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 1, 8, 0, 100)).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+	h.copyBlocks(1, 0, null, seg).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+	h.copyBlocks(1, 0, target(alone.disk), seg).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 2041, 100)).fails(lun.CopyAborted, lun.ASCNone)
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 0, 2041)).fails(lun.CopyAborted, lun.ASCNone)
+	h.copyBlocks(1, 0, proxy, seg).parameter(17, 7)
+	h.copyBlocks(1, 0, fc, seg).fails(lun.IllegalRequest, lun.ASCUnsupportedTargetDescriptor)
+	h.copyBlocks(1, 0, one, stream).fails(lun.IllegalRequest, lun.ASCUnsupportedSegmentDescriptor)
+	h.copyBlocks(1, 0, one, short).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.copyBlocks(1, 0, one[:31], seg).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.copyBlocks(1, 0, bytes.Repeat(one, 17), seg).fails(lun.IllegalRequest, lun.ASCTooManyTargetDescriptors)
+	h.copyBlocks(1, 0, one, bytes.Repeat(seg, 17)).fails(lun.IllegalRequest, lun.ASCTooManySegmentDescriptors)
+	h.copyBlocks(1, 0, bytes.Repeat(one, 17), bytes.Repeat(seg, 17)).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.copyBlocks(1, 3, one, seg).parameter(1, 4)
+	h.copyBlocks(1, 8, one, seg).parameter(1, 6)
+	h.do("83 00 0000000000000000 00000000 00 00", nil, 0).good()
+	h.do("83 00 0000000000000000 00000010 00 00", make([]byte, 15), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.do("83 00 0000000000000000 00000010 00 00", cat(make([]byte, 15), []byte{1}), 0).fails(lun.IllegalRequest, lun.ASCInlineDataLengthExceeded)
+	// Another disk's reservation counts, and what it can't do.
+	both := cat(one, target(o.disk))
+	across := segmentOf(0, 0, 1, 8, 0, 100)
+	h.copyBlocks(1, 0, both, across).good()
+	o.prOut(prRegister, 0, 0, 1).good()
+	o.prOut(prReserve, 1, 1, 0).good()
+	h.n = &lun.Nexus{Name: "z", Initiator: iscsiID("z"), TargetPort: 1}
+	h.run(make([]byte, 6), nil, 0)
+	h.copyBlocks(1, 0, both, across).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+	h.copyBlocks(1, 0, both, segmentOf(0, 1, 0, 8, 0, 100)).good() // may read
+	o.do("1b 00 00 00 00 00", nil, 0).good()
+	h.copyBlocks(1, 0, both, segmentOf(0, 1, 0, 8, 0, 100)).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+	if err := o.disk.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.copyBlocks(1, 0, both, across).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+}
+
+func TestCopyParameters(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	b := h.do("84 03 00 00000000000000 000000ff 00 00", nil, 255).good().data
+	if len(b) != 46 || !bytes.Equal(b[8:20], cat(be(2, 16), be(2, 16), be(4, 960), be(4, 65535*512))) {
+		t.Errorf("operating parameters %x", b)
+	}
+	// The VPD page is made of descriptors that fill it.
+	page := h.do("12 01 8f 0fff 00", nil, 4095).good().data[4:]
+	for len(page) > 0 {
+		n := 4 + int(page[2])<<8 + int(page[3])
+		if n%4 != 0 || n > len(page) {
+			t.Fatalf("third-party copy descriptor of %d bytes where %d are left", n, len(page))
+		}
+		page = page[n:]
+	}
+}
+
+func TestWriteAtomic(t *testing.T) {
+	s := mustMem(t, 1<<30)
+	h := hostOf(t, s, lun.DiskOptions{Thin: true})
+	atomic := func(lba uint64, n int, data []byte) answer {
+		t.Helper()
+		return h.run(cat([]byte{0x9c, 0}, be(8, lba), []byte{0, 0}, be(2, uint64(n)), []byte{0, 0}), data, 0)
+	}
+	data := pattern(2048*512, 7)
+	atomic(100, 2048, data).good()
+	if a := h.run(transfer(0x28, 100, 2048, 0), nil, len(data)).good(); !bytes.Equal(a.data, data) {
+		t.Error("it wrote something else")
+	}
+	atomic(100, 2049, data).field(12, 7)
+	atomic(100, 2, data[:1023]).field(12, 7)
+	atomic(1<<21-1, 2, data).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
+	h.run(cat([]byte{0x9c, 0}, be(8, 0), []byte{0, 1, 0, 2, 0, 0}), data, 0).field(11, 0) // a boundary
+	if got := h.do("12 01 b0 00ff 00", nil, 255).good().data[44:48]; !bytes.Equal(got, be(4, 2048)) {
+		t.Errorf("maximum atomic transfer length %x", got)
+	}
+	file := hostOf(t, thickOnly{mustMem(t, 1<<20)}, lun.DiskOptions{})
+	file.run(cat([]byte{0x9c, 0}, make([]byte, 14)), nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
+}
+
+// A WRITE ATOMIC that runs out of room in the middle leaves what was there.
+func TestWriteAtomicFails(t *testing.T) {
+	s, err := mem.NewLimited(1<<20, 64<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hostOf(t, s, lun.DiskOptions{Thin: true})
+	old := pattern(64<<10, 1)
+	h.run(transfer(0x2a, 0, 128, 0), old, 0).good()
+	h.run(cat([]byte{0x9c, 0}, be(8, 120), []byte{0, 0, 0, 16, 0, 0}), pattern(16*512, 9), 0).fails(lun.DataProtect, lun.ASCSpaceAllocationFailed)
+	if a := h.run(transfer(0x28, 0, 128, 0), nil, 64<<10).good(); !bytes.Equal(a.data, old) {
+		t.Error("part of it was written")
+	}
+}
