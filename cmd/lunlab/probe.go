@@ -20,6 +20,7 @@ import (
 func probeCommand() *cobra.Command {
 	var (
 		asJSON   bool
+		poke     bool
 		interval time.Duration
 		duration time.Duration
 	)
@@ -33,7 +34,8 @@ the request tags and budget tokens seen, and the starts of each hardware queue.
 It also says which known kernel's rules about budget maps this kernel has:
 "lunlab rules" tells what they are.
 
-A device shows up with its first command: read from it if nothing else does.
+A device shows up with its first command. --poke sends each that has not shown
+up a TEST UNIT READY, which changes nothing.
 DEVICE is a disk (sda, /dev/sda) or an address (6:0:1:0); without one, all.
 
 On a terminal the table is shown again at every --interval; into a file, once at
@@ -59,7 +61,7 @@ It needs root, Linux 5.13 or later, and BTF (CONFIG_DEBUG_INFO_BTF).`,
 				ctx, cancel = context.WithTimeout(ctx, duration)
 				defer cancel()
 			}
-			return watchDevices(ctx, args, interval, func(r *probe.Report) error {
+			return watchDevices(ctx, args, interval, poke, func(r *probe.Report) error {
 				if asJSON {
 					e := json.NewEncoder(out)
 					e.SetEscapeHTML(false)
@@ -73,13 +75,14 @@ It needs root, Linux 5.13 or later, and BTF (CONFIG_DEBUG_INFO_BTF).`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, a line each time")
+	c.Flags().BoolVar(&poke, "poke", false, "send each device that wasn't seen yet a TEST UNIT READY")
 	c.Flags().DurationVar(&interval, "interval", time.Second, "how often to print (0: only at the end)")
 	c.Flags().DurationVar(&duration, "for", 0, "how long to watch (0: until Ctrl-C)")
 	return c
 }
 
 // watchDevices shows a report at each interval, and a last one when ctx ends.
-func watchDevices(ctx context.Context, names []string, interval time.Duration, show func(*probe.Report) error) error {
+func watchDevices(ctx context.Context, names []string, interval time.Duration, poke bool, show func(*probe.Report) error) error {
 	if os.Geteuid() != 0 {
 		return errors.New("probe: reading the kernel's memory takes root: sudo lunlab probe")
 	}
@@ -112,6 +115,14 @@ func watchDevices(ctx context.Context, names []string, interval time.Duration, s
 		case <-tick:
 		}
 		r, err := p.Report(only...)
+		if err == nil && poke && len(r.Unseen) > 0 {
+			for _, a := range r.Unseen {
+				if err := probe.Poke(a); err != nil {
+					return err
+				}
+			}
+			r, err = p.Report(only...)
+		}
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"lunlab/queue"
 )
@@ -30,8 +31,8 @@ type Device struct {
 	Channel int    `json:"channel"`
 	ID      int    `json:"id"`
 	LUN     uint64 `json:"lun"`
-	// Present says that sysfs still has the device; Driver is its host's
-	// proc_name, and Disks are its block devices, as sysfs has them now.
+	// Present says that sysfs still has the device. If so, Driver is its host's
+	// proc_name, and Disks are its block devices.
 	Present bool     `json:"present"`
 	Driver  string   `json:"driver,omitempty"`
 	Disks   []string `json:"disks,omitempty"`
@@ -81,6 +82,8 @@ type Device struct {
 	// Activity is of the whole watch, Phases between the marks.
 	Activity
 	Phases []Activity `json:"phases"`
+
+	hostID uint64
 }
 
 // Activity is what a device did in a time. Without a start, the rest is 0.
@@ -134,8 +137,9 @@ func (d *Device) Limits() queue.Limits {
 	}
 }
 
-// Snapshot returns what has been seen so far, by address. While commands run
-// it is not of one instant.
+// Snapshot returns what has been seen so far, by address, and where host
+// numbers were given again, by age: all but the last of one address are then
+// not Present. While commands run it is not of one instant.
 func (p *Probe) Snapshot() ([]Device, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,40 +183,36 @@ func (p *Probe) Snapshot() ([]Device, error) {
 		return nil, err
 	}
 	devices := make([]Device, 0, len(byKey))
-	for _, d := range byKey {
-		d.lookAround()
+	for k, d := range byKey {
+		d.lookAround(k.HostID)
 		p.settle(d)
 		devices = append(devices, *d)
 	}
 	slices.SortFunc(devices, func(a, b Device) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.ID, b.ID), cmp.Compare(a.LUN, b.LUN))
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.ID, b.ID), cmp.Compare(a.LUN, b.LUN), cmp.Compare(a.hostID, b.hostID))
 	})
 	return devices, nil
-}
-
-func (p *Probe) has(field string) bool {
-	_, ok := p.layout.Fields[field]
-	return ok
 }
 
 // device makes a Device of a record, without its activity.
 func (p *Probe) device(k deviceKey, r deviceRecord) Device {
 	number := func(field string, v int) int {
-		if !p.has(field) || r.MapState == mapUnknown {
+		if !p.layout.has(field) || r.MapState == mapUnknown {
 			return -1
 		}
 		return v
 	}
 	truth := func(field string, v uint8) *bool {
-		if !p.has(field) || r.MapState == mapUnknown {
+		if !p.layout.has(field) || r.MapState == mapUnknown {
 			return nil
 		}
 		b := v&p.layout.bit(field) != 0
 		return &b
 	}
 	d := Device{
-		Address:          fmt.Sprintf("%d:%d:%d:%d", k.HostNo, k.Channel, k.ID, k.LUN),
-		Host:             int(k.HostNo),
+		hostID:           k.HostID,
+		Address:          fmt.Sprintf("%d:%d:%d:%d", r.HostNo, k.Channel, k.ID, k.LUN),
+		Host:             int(r.HostNo),
 		Channel:          int(k.Channel),
 		ID:               int(k.ID),
 		LUN:              k.LUN,
@@ -261,10 +261,10 @@ func (p *Probe) activity(r phaseRecord) Activity {
 		WithMap:     r.WithMap,
 		WithoutMap:  r.WithoutMap,
 	}
-	if r.Starts > 0 && !p.has("request.tag") {
+	if r.Starts > 0 && !p.layout.has("request.tag") {
 		a.MinTag, a.MaxTag = -1, -1
 	}
-	if r.Starts > 0 && !p.has("scsi_cmnd.budget_token") {
+	if r.Starts > 0 && !p.layout.has("scsi_cmnd.budget_token") {
 		a.MinToken, a.MaxToken = -1, -1
 	}
 	return a
@@ -273,7 +273,15 @@ func (p *Probe) activity(r phaseRecord) Activity {
 const sysDevices = "/sys/class/scsi_device"
 
 // lookAround adds what sysfs says of the device now.
-func (d *Device) lookAround() {
+func (d *Device) lookAround(hostID uint64) {
+	// The inode number of a folder of sysfs is its kernfs_node's.
+	host, err := os.Stat(fmt.Sprintf("/sys/bus/scsi/devices/host%d", d.Host))
+	if err != nil {
+		return
+	}
+	if st, ok := host.Sys().(*syscall.Stat_t); ok && hostID != 0 && st.Ino != hostID {
+		return // another host has its number now
+	}
 	dir := filepath.Join(sysDevices, d.Address, "device")
 	if _, err := os.Stat(dir); err != nil {
 		return

@@ -7,24 +7,24 @@ import (
 // The records in BPF maps. Each is declared once as a Go structure, whose
 // layout the programs use by the offsets below it; there is no padding.
 
-// deviceKey tells devices apart. A structure's address alone would not: it is
-// taken again, often at once, by the next device, whose host number differs.
+// deviceKey tells devices apart. An address alone would not: host numbers are
+// given again, often at once, and so is the memory of hosts and devices. A
+// device that is deleted and found again on the same host has the same key.
 type deviceKey struct {
-	Sdev    uint64
-	HostNo  uint32
-	_       uint32
+	// HostID is the number of the host's folder in sysfs (kernfs_node.id), which
+	// isn't given again; 0 where it isn't known.
+	HostID  uint64
 	ID      uint32
 	Channel uint32
 	LUN     uint64
 }
 
 const (
-	keySdev    = 0
-	keyHostNo  = 8
-	keyID      = 16
-	keyChannel = 20
-	keyLUN     = 24
-	keySize    = 32
+	keyHostID  = 0
+	keyID      = 8
+	keyChannel = 12
+	keyLUN     = 16
+	keySize    = 24
 )
 
 // deviceRecord is one device's, shared by all CPUs. Its counters are changed
@@ -49,6 +49,8 @@ type deviceRecord struct {
 	HostTagset uint8
 	NeedsToken uint8
 	_          uint16
+	HostNo     uint32
+	_          uint32
 	Queues     [maxQueues + 1]uint64 // starts by hardware queue; the last: further ones
 }
 
@@ -70,7 +72,8 @@ const (
 	devCmdPerLUN  = 90
 	devHostTagset = 92
 	devNeedsToken = 93
-	devQueues     = 96
+	devHostNo     = 96
+	devQueues     = 104
 	devSize       = devQueues + 8*(maxQueues+1)
 
 	maxQueues = 64
@@ -150,8 +153,10 @@ const (
 	stPhase   = stKey + keySize
 	stCommand = stKey - cmdSize // a commandRecord
 	stCmd     = stCommand - 8   // the scsi_cmnd's address
-	stHost    = stCmd - 8
-	stRequest = stHost - 8
+	stDevice  = stCmd - 8
+	stHost    = stDevice - 8
+	stFolder  = stHost - 8 // the host's kernfs_node's address
+	stRequest = stFolder - 8
 	stQueue   = stRequest - 8 // the blk_mq_hw_ctx's address
 	stMap     = stQueue - 8   // budget_map.map
 	stDepth   = stMap - 8     // budget_map.depth and .shift
@@ -160,8 +165,9 @@ const (
 	stToken   = stTag - 4
 	stQueueNo = stToken - 4
 	stFault   = stQueueNo - 4
+	stHostNo  = stFault - 4
 	// What is copied to a deviceRecord from devCanQueue on.
-	stCanQueue   = stFault - 16
+	stCanQueue   = stHostNo - 4 - 16 // on 8 bytes
 	stHWQueues   = stCanQueue + 4
 	stTagQueues  = stCanQueue + 8
 	stQueueDepth = stCanQueue + 12

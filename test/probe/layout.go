@@ -75,6 +75,8 @@ var layoutFields = []struct {
 	{"scsi_device.budget_map.depth", true, 4},
 	{"scsi_device.budget_map.shift", true, 4},
 	{"Scsi_Host.host_no", true, 4},
+	{"Scsi_Host.shost_gendev.kobj.sd", false, 8},
+	{"kernfs_node.id", false, 8},
 	{"Scsi_Host.can_queue", false, 4},
 	{"Scsi_Host.cmd_per_lun", false, 2},
 	{"Scsi_Host.nr_hw_queues", false, 4},
@@ -94,6 +96,11 @@ var layoutTypes = []string{
 	"blk_mq_tagset_iter",
 	"scsi_device_busy",
 	"scsi_needs_budget_map",
+}
+
+func (l *Layout) has(field string) bool {
+	_, ok := l.Fields[field]
+	return ok
 }
 
 // Missing names the members that the layout lacks, sorted.

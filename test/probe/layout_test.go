@@ -36,7 +36,9 @@ func scsiTypes() map[string]*btf.Struct {
 	add("blk_mq_hw_ctx", 400, at("queue_num", u32, 308))
 	add("request", 280, at("mq_hctx", ptr, 16),
 		at("", &btf.Union{Size: 8, Members: []btf.Member{at("tag", &btf.Typedef{Name: "tag_t", Type: u32}, 0), at("other", u64, 0)}}, 32))
-	add("Scsi_Host", 600, at("tag_set", set, 224), at("host_no", u32, 404), at("can_queue", u32, 452), at("cmd_per_lun", u16, 456), at("nr_hw_queues", u32, 496),
+	add("kernfs_node", 128, at("", &btf.Struct{Size: 8, Members: []btf.Member{at("id", u64, 0)}}, 96))
+	device := add("device", 700, at("kobj", add("kobject", 64, at("sd", ptr, 48)), 0))
+	add("Scsi_Host", 1400, at("shost_gendev", device, 528), at("tag_set", set, 224), at("host_no", u32, 404), at("can_queue", u32, 452), at("cmd_per_lun", u16, 456), at("nr_hw_queues", u32, 496),
 		btf.Member{Name: "host_tagset", Type: u32, Offset: 505*8 + 7, BitfieldSize: 1})
 	counter := add("percpu_counter", 40, at("count", u64, 8))
 	add("scsi_device", 900, at("host", &btf.Pointer{Target: s["Scsi_Host"]}, 0), at("budget_map", sbitmap, 48), at("queue_depth", u16, 112), at("id", u32, 144), at("channel", u32, 148),

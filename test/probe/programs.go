@@ -10,15 +10,28 @@ const (
 	eexist        = -17
 )
 
-// loadKey fills the stack's device key from the scsi_device whose address is
-// there already.
+// loadKey fills the stack's device key, from the scsi_cmnd whose address is on
+// the stack.
 func (b *builder) loadKey() {
-	b.read(stKey+keySdev, wanted{"scsi_device.host", stHost})
-	b.read(stKey+keySdev,
+	b.read(stCmd, wanted{"scsi_cmnd.device", stDevice})
+	b.read(stDevice, wanted{"scsi_device.host", stHost})
+	b.read(stDevice,
 		wanted{"scsi_device.id", stKey + keyID},
 		wanted{"scsi_device.channel", stKey + keyChannel},
 		wanted{"scsi_device.lun", stKey + keyLUN})
-	b.read(stHost, wanted{"Scsi_Host.host_no", stKey + keyHostNo})
+	b.read(stHost, wanted{"Scsi_Host.host_no", stHostNo})
+	if b.layout.has("Scsi_Host.shost_gendev.kobj.sd") && b.layout.has("kernfs_node.id") {
+		b.read(stHost, wanted{"Scsi_Host.shost_gendev.kobj.sd", stFolder})
+		b.read(stFolder, wanted{"kernfs_node.id", stKey + keyHostID})
+	}
+}
+
+// keepHostNo stores the host number in the device record at base.
+func (b *builder) keepHostNo(base asm.Register) {
+	b.add(
+		asm.LoadMem(asm.R1, asm.RFP, stHostNo, asm.Word),
+		asm.StoreMem(base, devHostNo, asm.R1, asm.Word),
+	)
 }
 
 // begin loads the program's first argument, plus an offset, to R6 and the
@@ -71,10 +84,9 @@ func (b *builder) copy(dst asm.Register, to int16, src asm.Register, from int16,
 // startProgram runs when a command is about to be given to its driver.
 func (b *builder) startProgram() asm.Instructions {
 	b.begin(0)
-	b.read(stCmd, wanted{"scsi_cmnd.device", stKey + keySdev})
 	b.loadKey()
 	b.read(stCmd, wanted{"scsi_cmnd.budget_token", stToken})
-	b.read(stKey+keySdev,
+	b.read(stDevice,
 		wanted{"scsi_device.budget_map.depth", stDepth},
 		wanted{"scsi_device.budget_map.shift", stDepth + 4},
 		wanted{"scsi_device.budget_map.map", stMap},
@@ -84,17 +96,17 @@ func (b *builder) startProgram() asm.Instructions {
 		asm.StoreMem(asm.RFP, stRequest, asm.R1, asm.DWord),
 	)
 	b.read(stRequest, wanted{"request.tag", stTag}, wanted{"request.mq_hctx", stQueue})
-	_, hasHctx := b.layout.Fields["request.mq_hctx"]
-	_, hasQueue := b.layout.Fields["blk_mq_hw_ctx.queue_num"]
-	if hasHctx && hasQueue {
+	hasQueue := b.layout.has("request.mq_hctx") && b.layout.has("blk_mq_hw_ctx.queue_num")
+	if hasQueue {
 		b.read(stQueue, wanted{"blk_mq_hw_ctx.queue_num", stQueueNo})
 	}
 
 	b.element(b.maps.devices, stKey, ctlLostDevice, "device")
 	b.add(asm.Mov.Reg(asm.R7, asm.R0))
+	b.keepHostNo(asm.R7)
 	b.enterFlight()
 	b.noteMap()
-	if hasHctx && hasQueue {
+	if hasQueue {
 		b.noteQueue()
 	}
 	b.notePhase()
@@ -298,9 +310,9 @@ func (b *builder) doneProgram() asm.Instructions {
 	// Begun before the watch, or ended by the SCSI core without having been
 	// given to the driver.
 	b.here("unmatched")
-	b.read(stCmd, wanted{"scsi_cmnd.device", stKey + keySdev})
 	b.loadKey()
 	b.element(b.maps.devices, stKey, ctlLostDevice, "device")
+	b.keepHostNo(asm.R0)
 	b.count(asm.R0, devUnmatched, 1)
 	b.end()
 	return b.ins

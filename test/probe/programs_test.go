@@ -27,6 +27,8 @@ func layout612() *Layout {
 			"scsi_device.budget_map.shift":   {Offset: 52, Size: 4},
 			"scsi_device.budget_map.map":     {Offset: 64, Size: 8},
 			"Scsi_Host.host_no":              {Offset: 404, Size: 4},
+			"Scsi_Host.shost_gendev.kobj.sd": {Offset: 576, Size: 8},
+			"kernfs_node.id":                 {Offset: 96, Size: 8},
 			"Scsi_Host.can_queue":            {Offset: 452, Size: 4},
 			"Scsi_Host.cmd_per_lun":          {Offset: 456, Size: 2},
 			"Scsi_Host.nr_hw_queues":         {Offset: 496, Size: 4},
@@ -54,7 +56,7 @@ func TestRecordOffsets(t *testing.T) {
 		name      string
 		got, want uintptr
 	}{
-		{"keyHostNo", keyHostNo, unsafe.Offsetof(k.HostNo)},
+		{"keyHostID", keyHostID, unsafe.Offsetof(k.HostID)},
 		{"keyID", keyID, unsafe.Offsetof(k.ID)},
 		{"keyChannel", keyChannel, unsafe.Offsetof(k.Channel)},
 		{"keyLUN", keyLUN, unsafe.Offsetof(k.LUN)},
@@ -74,6 +76,7 @@ func TestRecordOffsets(t *testing.T) {
 		{"devCmdPerLUN", devCmdPerLUN, unsafe.Offsetof(d.CmdPerLUN)},
 		{"devHostTagset", devHostTagset, unsafe.Offsetof(d.HostTagset)},
 		{"devNeedsToken", devNeedsToken, unsafe.Offsetof(d.NeedsToken)},
+		{"devHostNo", devHostNo, unsafe.Offsetof(d.HostNo)},
 		{"devQueues", devQueues, unsafe.Offsetof(d.Queues)},
 		{"cmdState", cmdState, unsafe.Offsetof(c.State)},
 		{"stPhase", stPhase - stKey, unsafe.Offsetof(p.Phase)},
@@ -157,12 +160,12 @@ func reads(ins asm.Instructions) []string {
 func TestStartReads(t *testing.T) {
 	l := layout612()
 	ins, _ := assemble(t, l, (*builder).startProgram)
-	want := "0+8 0+8 144+16 404+4 132+4 48+8 64+8 112+2 32+4 16+8 308+4 452+4 496+4 284+4 456+2 505+1"
+	want := "0+8 0+8 144+16 404+4 576+8 96+8 132+4 48+8 64+8 112+2 32+4 16+8 308+4 452+4 496+4 284+4 456+2 505+1"
 	if got := strings.Join(reads(ins), " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 
-	for f := range map[string]bool{"scsi_device.queue_depth": true, "request.mq_hctx": true, "Scsi_Host.host_tagset": true} {
+	for f := range map[string]bool{"scsi_device.queue_depth": true, "request.mq_hctx": true, "Scsi_Host.host_tagset": true, "kernfs_node.id": true} {
 		delete(l.Fields, f)
 	}
 	l.Fields["Scsi_Host.needs_budget_token"] = Field{Offset: 506, Size: 1, Bit: 3, Bits: 1}

@@ -114,7 +114,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	switch {
 	case len(r.Unseen) > 0:
-		fmt.Fprintf(w, "no command seen yet: %s\n", strings.Join(r.Unseen, ", "))
+		fmt.Fprintf(w, "no command seen yet: %s (--poke sends one)\n", strings.Join(r.Unseen, ", "))
 	case len(r.Devices) == 0:
 		fmt.Fprintln(w, "this kernel has no SCSI device")
 	}

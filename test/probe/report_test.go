@@ -15,7 +15,7 @@ func sample(l *Layout) *Probe { return &Probe{layout: l, missing: l.Missing()} }
 
 func TestDeviceOfRecord(t *testing.T) {
 	l := layout612()
-	r := deviceRecord{InFlight: 3, Dones: 7, MapState: mapAllocated, CanQueue: 64, HWQueues: 8, TagQueues: 4, MapDepth: 32, MapShift: 3, QueueDepth: 32, CmdPerLUN: 32, HostTagset: 0x80, MapChanges: 1}
+	r := deviceRecord{HostNo: 6, InFlight: 3, Dones: 7, MapState: mapAllocated, CanQueue: 64, HWQueues: 8, TagQueues: 4, MapDepth: 32, MapShift: 3, QueueDepth: 32, CmdPerLUN: 32, HostTagset: 0x80, MapChanges: 1}
 	r.Queues[0], r.Queues[5], r.Queues[maxQueues] = 4, 6, 9
 	var raw bytes.Buffer
 	if err := binary.Write(&raw, binary.LittleEndian, r); err != nil {
@@ -25,7 +25,7 @@ func TestDeviceOfRecord(t *testing.T) {
 	if err != nil || back != r {
 		t.Fatalf("a record comes back as %+v, %v", back, err)
 	}
-	d := sample(l).device(deviceKey{HostNo: 6, Channel: 1, ID: 2, LUN: 3}, back)
+	d := sample(l).device(deviceKey{Channel: 1, ID: 2, LUN: 3}, back)
 	if d.Address != "6:1:2:3" || !d.Allocated() || d.MapDepth != 32 || d.MapShift != 3 || d.HWQueues != 4 || d.AskedQueues != 8 || d.OtherQueues != 9 {
 		t.Errorf("got %+v", d)
 	}

@@ -77,10 +77,7 @@ type facts struct {
 
 // facts are those that BTF tells.
 func (l *Layout) facts() facts {
-	has := func(field string) queue.Answer {
-		_, ok := l.Fields[field]
-		return queue.YesNo(ok)
-	}
+	has := func(field string) queue.Answer { return queue.YesNo(l.has(field)) }
 	typ := func(name string) bool { return slices.Contains(l.Types, name) }
 	f := facts{Facts: queue.Facts{
 		NeedsBudgetToken: has("Scsi_Host.needs_budget_token"),
