@@ -19,7 +19,6 @@ type login struct {
 	stage     uint8
 	text      []byte // of requests with the C bit
 	begun     bool   // the first request's keys have been seen
-	answered  bool   // at least one response has gone out
 	declared  bool   // the target's own keys have been sent
 	initiator string
 	target    *Target

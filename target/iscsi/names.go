@@ -20,7 +20,7 @@ func CheckName(s string) error {
 			continue
 		}
 		if len(s) == len(prefix) {
-			return fmt.Errorf("iSCSI name %q ends after %q", s, prefix)
+			return fmt.Errorf("iSCSI name %q has nothing after %q", s, prefix)
 		}
 		for _, r := range s {
 			// What stringprep leaves of ASCII (RFC 3722 6).
@@ -30,7 +30,7 @@ func CheckName(s string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("iSCSI name %q doesn't begin with iqn., eui. or naa.", s)
+	return fmt.Errorf("iSCSI name %q doesn't begin with iqn, eui or naa and a dot", s)
 }
 
 // transportID is the TransportID of an initiator port (SPC-5 7.6.4.7, format 01b).

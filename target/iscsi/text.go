@@ -28,15 +28,9 @@ var errText = errors.New("iscsi: malformed text")
 func parseText(b []byte) ([]pair, error) {
 	var ps []pair
 	for len(b) > 0 {
-		var item []byte
-		i := bytes.IndexByte(b, 0)
-		if i < 0 {
-			// The last delimiter is missing; some initiators leave it out.
-			i = len(b)
-			item, b = b, nil
-		} else {
-			item, b = b[:i], b[i+1:]
-		}
+		// Some initiators leave the last delimiter out.
+		item, rest, _ := bytes.Cut(b, []byte{0})
+		b = rest
 		if len(item) == 0 {
 			continue
 		}
