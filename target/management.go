@@ -84,6 +84,13 @@ func (n *Nexus) AbortTaskSet(lu *LogicalUnit) (a Aborting) {
 	return a
 }
 
+// AbortWhere ends this nexus's tasks that match. match is called with a lock held,
+// and must not call the nexus or the task.
+func (n *Nexus) AbortWhere(match func(*Task) bool) (a Aborting) {
+	a.collect(n, match)
+	return a
+}
+
 // ClearTaskSet ends the tasks of all nexuses for lu (SAM-5 7.5).
 func (n *Nexus) ClearTaskSet(lu *LogicalUnit) (a Aborting) {
 	cleared := false

@@ -100,6 +100,9 @@ func (n *Nexus) findLocked(tag uint64) *Task {
 	return nil
 }
 
+// Owner is whom the task was entered for.
+func (t *Task) Owner() Owner { return t.owner }
+
 // LogicalUnit is the unit that the task was entered for.
 func (t *Task) LogicalUnit() *LogicalUnit { return t.lu }
 
@@ -126,7 +129,7 @@ func (t *Task) Execute() bool {
 	return true
 }
 
-// Fail ends a task that hasn't begun to execute with CHECK CONDITION and s: it
+// FailUnexecuted ends a task that hasn't begun to execute with CHECK CONDITION and s: it
 // leaves the task set. False means that it was aborted meanwhile.
 func (t *Task) FailUnexecuted(s lun.Sense) bool {
 	if !t.leave(stateWaiting) {

@@ -222,8 +222,8 @@ func (on *conn) begin(a *arrival) {
 	default:
 		if c.deliver(k) {
 			on.run(k)
+			return
 		}
-		return
 	}
 	if c != on {
 		c.out.flush(false)

@@ -33,6 +33,7 @@ type conn struct {
 	nc   net.Conn
 	sess *session // from the end of the login on
 	cid  uint16
+	tag  uint16 // of the portal group
 
 	in      input
 	digests digests
@@ -66,8 +67,8 @@ const (
 	phaseFull
 )
 
-func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{srv: s, nc: nc, params: defaultParams(), began: time.Now(), waiting: map[uint32]*command{}}
+func newConn(s *Server, nc net.Conn, tag uint16) *conn {
+	c := &conn{srv: s, nc: nc, tag: tag, params: defaultParams(), began: time.Now(), waiting: map[uint32]*command{}}
 	c.in = input{nc: nc, buf: make([]byte, loginInput), dry: c.dry}
 	c.out.init(nc, c.stamp)
 	c.lastHeard.Store(c.began.UnixNano())
@@ -110,13 +111,31 @@ func (c *conn) serve() {
 func (c *conn) leaveSession(err error) {
 	x := c.sess
 	x.mu.Lock()
-	if x.conns[c.cid] == c {
+	mine := x.conns[c.cid] == c
+	if mine {
 		delete(x.conns, c.cid)
 	}
 	last := len(x.conns) == 0
+	var others []*conn
+	for _, o := range x.conns {
+		if o.phase.Load() == phaseFull {
+			others = append(others, o)
+		}
+	}
 	x.mu.Unlock()
 	if last {
 		x.close(reasonOf(err))
+		return
+	}
+	x.abandon(c)
+	if mine && len(others) > 0 && !errors.Is(err, errLoggedOut) {
+		// The other connections tell of it (RFC 7143 11.9.1, event 2).
+		p := pdu.AsyncMessage{
+			AsyncEvent: pdu.AsyncConnectionDrop, Parameter1: c.cid,
+			Parameter2: uint16(x.params.DefaultTime2Wait), Parameter3: uint16(x.params.DefaultTime2Retain),
+		}
+		others[0].send(p.Encode, nil)
+		others[0].out.flush(false)
 	}
 }
 

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -108,14 +109,16 @@ func (c *conn) sendTargets(which string) (b []byte) {
 	switch {
 	case which == "All" && own == nil:
 		for _, t := range c.srv.sortedTargets() {
-			b = c.appendTarget(b, t)
+			if t.accessFor(c.sess.initiator) != nil {
+				b = c.appendTarget(b, t)
+			}
 		}
 	case which == "All":
 		return appendPair(nil, "SendTargets", answerReject)
 	case which == "" && own != nil:
 		b = c.appendTarget(b, own)
 	default:
-		if t := c.srv.targets[strings.ToLower(which)]; t != nil && (own == nil || own == t) {
+		if t := c.srv.targets[strings.ToLower(which)]; t != nil && (own == nil || own == t) && t.accessFor(c.sess.initiator) != nil {
 			b = c.appendTarget(b, t)
 		}
 	}
@@ -124,21 +127,21 @@ func (c *conn) sendTargets(which string) (b []byte) {
 
 func (c *conn) appendTarget(b []byte, t *Target) []byte {
 	b = appendPair(b, "TargetName", t.Name)
-	for _, a := range c.srv.addresses(c.nc.LocalAddr()) {
-		b = appendPair(b, "TargetAddress", a+",1")
+	for _, a := range c.srv.portals(c) {
+		b = appendPair(b, "TargetAddress", a)
 	}
 	return b
 }
 
-// addresses lists the server's portals, that of the asking connection first.
-// Where a listener is open to all addresses, the one that was reached stands
-// for it.
-func (s *Server) addresses(local net.Addr) []string {
-	here := local.String()
-	list := []string{here}
+// portals lists the server's portals with their groups, that of the asking
+// connection first. Where a listener is open to all addresses, the one that was
+// reached stands for it.
+func (s *Server) portals(c *conn) []string {
+	local := c.nc.LocalAddr()
+	list := []string{fmt.Sprintf("%v,%d", local, c.tag)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ln := range s.listeners {
+	for ln, tag := range s.listeners {
 		a, ok := ln.Addr().(*net.TCPAddr)
 		if !ok {
 			continue
@@ -148,8 +151,8 @@ func (s *Server) addresses(local net.Addr) []string {
 				a = &net.TCPAddr{IP: l.IP, Port: a.Port, Zone: l.Zone}
 			}
 		}
-		if !slices.Contains(list, a.String()) {
-			list = append(list, a.String())
+		if p := fmt.Sprintf("%v,%d", a, tag); !slices.Contains(list, p) {
+			list = append(list, p)
 		}
 	}
 	slices.Sort(list[1:])

@@ -213,6 +213,7 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 	case pdu.CloseConnection:
 		if o := x.conns[p.CID]; o != nil {
 			end = append(end, o)
+			delete(x.conns, p.CID)
 		} else {
 			r.Response = pdu.LogoutCIDNotFound
 		}

@@ -22,6 +22,9 @@ type login struct {
 	declared  bool   // the target's own keys have been sent
 	initiator string
 	target    *Target
+	access    *Access
+	auth      authenticator
+	session   *session // that a further connection is for
 	discovery bool
 	params    *Params
 	operating negotiation
@@ -45,12 +48,14 @@ func failLogin(status pdu.LoginStatus, format string, args ...any) error {
 // login takes the connection to full feature phase, or returns why it didn't.
 func (c *conn) login() error {
 	l := &login{conn: c, params: &c.params}
+	l.auth.out = &c.srv.asked
+	defer l.auth.end()
 	for {
 		done, err := l.step()
 		if err != nil {
 			var le *loginError
 			if errors.As(err, &le) {
-				l.refuse(le.status)
+				l.refuse(le)
 			}
 			return err
 		}
@@ -136,12 +141,13 @@ func (l *login) exchange(p *pdu.LoginRequest, pairs []pair) (done bool, err erro
 		}
 		l.begun = true
 		l.operating = negotiation{
-			params: &c.params, offer: offered(1), login: true, leading: true,
+			params: &c.params, offer: offered(1), login: true, leading: l.session == nil,
 			discovery: l.discovery, seen: map[string]bool{},
 		}
 		if l.target != nil {
+			l.operating.offer.MaxConnections = uint32(l.target.HWQueues)
 			// RFC 7143 13.9: in the first response.
-			l.say("TargetPortalGroupTag", "1")
+			l.say("TargetPortalGroupTag", fmt.Sprint(c.tag))
 			if l.target.Alias != "" {
 				l.say("TargetAlias", l.target.Alias)
 			}
@@ -160,6 +166,10 @@ func (l *login) exchange(p *pdu.LoginRequest, pairs []pair) (done bool, err erro
 		return false, l.respond(p, false, 0)
 	}
 	next := p.NSG
+	if l.stage == pdu.StageSecurity && !l.authenticated() {
+		// Not yet.
+		return false, l.respond(p, false, 0)
+	}
 	if next != pdu.StageFullFeature {
 		l.stage = next
 		return false, l.respond(p, true, next)
@@ -194,11 +204,22 @@ func (l *login) identify(pairs []pair) error {
 	case !l.discovery && targetName == "":
 		return failLogin(pdu.MissingParameter, "no TargetName")
 	}
+	l.auth.secrets = l.conn.srv.opt.DiscoveryCHAP
 	if !l.discovery {
 		l.target = l.conn.srv.targets[strings.ToLower(targetName)]
 		if l.target == nil {
 			return failLogin(pdu.NotFound, "no target %q", targetName)
 		}
+		if l.access = l.target.accessFor(l.initiator); l.access == nil {
+			return failLogin(pdu.AuthorizationFailure, "%s may not use %s", l.initiator, targetName)
+		}
+		if r := l.target.Redirect; r != nil {
+			return l.redirect(r)
+		}
+		l.auth.secrets = l.access.CHAP
+	}
+	if l.auth.secrets != nil && l.stage != pdu.StageSecurity {
+		return failLogin(pdu.AuthenticationFailure, "no authentication, and it is asked for")
 	}
 	if l.first.TSIH != 0 {
 		return l.join()
@@ -206,30 +227,53 @@ func (l *login) identify(pairs []pair) error {
 	return nil
 }
 
+// redirect says where to go instead.
+func (l *login) redirect(r *Redirect) error {
+	status := pdu.TargetMovedTemporarily
+	if r.Permanent {
+		status = pdu.TargetMovedPermanently
+	}
+	l.reply = appendPair(l.reply[:0], "TargetAddress", r.Address)
+	return &loginError{status: status, why: "sent to " + r.Address}
+}
+
 // join finds the session that a login with a TSIH is for.
 func (l *login) join() error {
 	s := l.conn.srv
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	x := s.sessions[l.first.TSIH]
-	if x == nil || x.isid != l.isid || x.tgt != l.target || !strings.EqualFold(x.initiator, l.initiator) {
+	s.mu.Unlock()
+	if x == nil || l.target == nil || x.tgt != l.target || x.isid != l.isid || x.tag != l.conn.tag || !strings.EqualFold(x.initiator, l.initiator) {
 		return failLogin(pdu.SessionDoesNotExist, "no session %d", l.first.TSIH)
 	}
-	return failLogin(pdu.TooManyConnections, "session %d has its one connection", l.first.TSIH)
+	l.session = x
+	l.conn.params.takeSession(&x.params)
+	return nil
 }
 
-// security negotiates the security stage (RFC 7143 6.3.2, 12.1): there is no
-// authentication, so AuthMethod has to be able to be None.
+// security negotiates the security stage (RFC 7143 6.3.2, 12.1).
 func (l *login) security(pairs []pair) error {
+	chap := map[string]string{}
 	for _, p := range pairs {
 		switch {
 		case l.introduces(p.key):
 		case p.key == "AuthMethod":
-			if !listHas(p.value, "None") {
-				l.say(p.key, answerReject)
-				return failLogin(pdu.AuthenticationFailure, "AuthMethod %q, and there is only None", p.value)
+			if l.auth.state != chapStart {
+				return failLogin(pdu.InitiatorError, "AuthMethod was sent twice")
 			}
-			l.say(p.key, "None")
+			want := "None"
+			if l.auth.secrets != nil {
+				want, l.auth.state = "CHAP", chapMethod
+			}
+			if !listHas(p.value, want) {
+				return failLogin(pdu.AuthenticationFailure, "AuthMethod %q, and it has to be %s", p.value, want)
+			}
+			l.say(p.key, want)
+		case strings.HasPrefix(p.key, "CHAP_") && l.auth.secrets != nil:
+			if _, twice := chap[p.key]; twice {
+				return failLogin(pdu.InitiatorError, "%s was sent twice", p.key)
+			}
+			chap[p.key] = p.value
 		case keys[p.key] != nil:
 			// An operational key in the wrong stage.
 			return failLogin(pdu.InitiatorError, "%s in the security stage", p.key)
@@ -237,7 +281,12 @@ func (l *login) security(pairs []pair) error {
 			l.say(p.key, answerNotUnderstood)
 		}
 	}
-	return nil
+	return l.auth.step(chap, l.say)
+}
+
+// authenticated tells whether the security stage may end.
+func (l *login) authenticated() bool {
+	return l.auth.secrets == nil || l.auth.state == chapDone
 }
 
 // operational negotiates the operational stage (RFC 7143 6.3.3).
@@ -290,11 +339,17 @@ func (l *login) say(key, value string) { l.reply = appendPair(l.reply, key, valu
 func (l *login) complete(p *pdu.LoginRequest) error {
 	c := l.conn
 	c.params.finish()
-	x, status := c.srv.openSession(c, l)
-	if status != pdu.LoginSuccess {
-		return failLogin(status, "no session could be made")
+	if l.session != nil {
+		if status := l.session.join(c, l.cmdSN); status != pdu.LoginSuccess {
+			return failLogin(status, "session %d can't have another connection", l.first.TSIH)
+		}
+	} else {
+		x, status := c.srv.openSession(c, l)
+		if status != pdu.LoginSuccess {
+			return failLogin(status, "no session could be made")
+		}
+		l.first.TSIH = x.tsih
 	}
-	l.first.TSIH = x.tsih
 	if err := l.respond(p, true, pdu.StageFullFeature); err != nil {
 		return err
 	}
@@ -323,11 +378,15 @@ func (l *login) respond(p *pdu.LoginRequest, transit bool, nsg uint8) error {
 }
 
 // refuse sends the response that ends the login (RFC 7143 11.13.5).
-func (l *login) refuse(status pdu.LoginStatus) {
+func (l *login) refuse(e *loginError) {
 	r := pdu.LoginResponse{
-		CSG: l.stage, ISID: l.isid, TSIH: l.first.TSIH, InitiatorTaskTag: l.first.InitiatorTaskTag, Status: status,
+		CSG: l.stage, ISID: l.isid, TSIH: l.first.TSIH, InitiatorTaskTag: l.first.InitiatorTaskTag, Status: e.status,
 	}
-	l.send(&r, nil)
+	if e.status>>8 != 1 {
+		l.reply = nil // only redirection says more
+	}
+	r.DataSegmentLength = len(l.reply)
+	l.send(&r, l.reply)
 	l.conn.linger()
 }
 

@@ -244,3 +244,11 @@ func yesNo(b bool) string {
 func (p *Params) finish() {
 	p.FirstBurstLength = min(p.FirstBurstLength, p.MaxBurstLength)
 }
+
+// takeSession takes over what is the session's, for a further connection of it.
+func (p *Params) takeSession(x *Params) {
+	own := *p
+	*p = *x
+	p.HeaderDigest, p.DataDigest = own.HeaderDigest, own.DataDigest
+	p.MaxRecvDataSegmentLength, p.TargetMaxRecvDataSegmentLength = own.MaxRecvDataSegmentLength, own.TargetMaxRecvDataSegmentLength
+}

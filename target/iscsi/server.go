@@ -30,6 +30,17 @@ type Target struct {
 
 	Device *target.Target
 
+	// Access says which initiators may log in, the first entry that matches. An
+	// empty list lets all in.
+	Access []Access
+
+	// Redirect, if not nil, sends all who log in elsewhere.
+	Redirect *Redirect
+
+	// HWQueues is the most connections that a session may have, 1 to 16. 0
+	// means 1.
+	HWQueues int
+
 	// CanQueue is the most commands that a session may have sent and not had
 	// answered: the distance of MaxCmdSN. 0 means DefaultCanQueue.
 	CanQueue int
@@ -39,6 +50,9 @@ type Target struct {
 // open-iscsi's node.session.cmds_max.
 const DefaultCanQueue = 128
 
+// maxHWQueues is as many connections as a session can have.
+const maxHWQueues = 16
+
 // maxCanQueue keeps the window well below half the serial number space.
 const maxCanQueue = 1 << 16
 
@@ -46,6 +60,10 @@ const maxCanQueue = 1 << 16
 // stands for a default.
 type Options struct {
 	Targets []*Target
+
+	// DiscoveryCHAP is how initiators of discovery sessions prove who they are.
+	// nil means not at all.
+	DiscoveryCHAP *CHAP
 
 	// Log gets logins, logouts and whatever ends a connection early.
 	Log *slog.Logger
@@ -75,9 +93,10 @@ type Server struct {
 	log     *slog.Logger
 	targets map[string]*Target
 	pool    bufferPool
+	asked   challenges
 
 	mu        sync.Mutex
-	listeners map[net.Listener]struct{}
+	listeners map[net.Listener]uint16 // with their portal group tags
 	conns     map[*conn]struct{}
 	sessions  map[uint16]*session
 	nextTSIH  uint16
@@ -104,12 +123,17 @@ func NewServer(opt Options) (*Server, error) {
 	s := &Server{
 		opt: opt, log: opt.Log,
 		targets:   map[string]*Target{},
-		listeners: map[net.Listener]struct{}{},
+		listeners: map[net.Listener]uint16{},
 		conns:     map[*conn]struct{}{},
 		sessions:  map[uint16]*session{},
 		stopped:   make(chan struct{}),
 	}
 	s.pool.limit = opt.MaxBuffer
+	if opt.DiscoveryCHAP != nil {
+		if err := opt.DiscoveryCHAP.check(); err != nil {
+			return nil, fmt.Errorf("iscsi: discovery: %w", err)
+		}
+	}
 	for _, t := range opt.Targets {
 		if err := CheckName(t.Name); err != nil {
 			return nil, fmt.Errorf("iscsi: target: %w", err)
@@ -119,6 +143,15 @@ func NewServer(opt Options) (*Server, error) {
 		}
 		if t.CanQueue < 1 || t.CanQueue > maxCanQueue {
 			return nil, fmt.Errorf("iscsi: target %s: can_queue %d is not in 1 to %d", t.Name, t.CanQueue, maxCanQueue)
+		}
+		def(&t.HWQueues, 1)
+		if t.HWQueues < 1 || t.HWQueues > maxHWQueues {
+			return nil, fmt.Errorf("iscsi: target %s: hw_queues %d is not in 1 to %d", t.Name, t.HWQueues, maxHWQueues)
+		}
+		for i := range t.Access {
+			if err := t.Access[i].check(); err != nil {
+				return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
+			}
 		}
 		name := strings.ToLower(t.Name)
 		if s.targets[name] != nil {
@@ -138,15 +171,20 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// Serve accepts connections until the server is shut down, and closes ln.
-func (s *Server) Serve(ln net.Listener) error {
+// Serve is [Server.ServeGroup] with portal group tag 1.
+func (s *Server) Serve(ln net.Listener) error { return s.ServeGroup(ln, 1) }
+
+// ServeGroup accepts connections until the server is shut down, and closes ln.
+// tag is the portal group that ln is a portal of (RFC 7143 4.4.1): a session's
+// connections all come by portals of one group.
+func (s *Server) ServeGroup(ln net.Listener, tag uint16) error {
 	defer ln.Close()
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
 		return ErrServerClosed
 	}
-	s.listeners[ln] = struct{}{}
+	s.listeners[ln] = tag
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -171,12 +209,12 @@ func (s *Server) Serve(ln net.Listener) error {
 			}
 			return fmt.Errorf("iscsi: accept: %w", err)
 		}
-		s.start(nc)
+		s.start(nc, tag)
 	}
 }
 
-func (s *Server) start(nc net.Conn) {
-	c := newConn(s, nc)
+func (s *Server) start(nc net.Conn, tag uint16) {
+	c := newConn(s, nc, tag)
 	s.mu.Lock()
 	if s.closing || len(s.conns) >= s.opt.MaxConnections {
 		s.mu.Unlock()

@@ -18,6 +18,8 @@ type session struct {
 	initiator string
 	isid      [6]byte
 	tsih      uint16
+	tag       uint16 // of the portal group
+	access    *Access
 	nexus     *target.Nexus // nil in a discovery session
 
 	// params is fixed when the first connection has logged in, but for the
@@ -177,7 +179,7 @@ func (a *arrival) header() []byte {
 // session of the same initiator port ends (RFC 7143 6.3.5).
 func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 	x := &session{
-		srv: s, tgt: l.target, initiator: l.initiator, isid: l.isid, params: *l.params,
+		srv: s, tgt: l.target, initiator: l.initiator, isid: l.isid, tag: c.tag, access: l.access, params: *l.params,
 		held: map[uint32]arrival{}, conns: map[uint16]*conn{},
 	}
 	window := uint32(DefaultCanQueue)
@@ -194,7 +196,7 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 			s.mu.Unlock()
 			return nil, pdu.ServiceUnavailable
 		}
-		old := s.findLocked(x.tgt, x.initiator, x.isid)
+		old := s.findLocked(x)
 		if old == nil {
 			if x.tsih = s.freeTSIHLocked(); x.tsih == 0 {
 				s.mu.Unlock()
@@ -217,19 +219,20 @@ func (x *session) openNexus() {
 	}
 	x.nexus = x.tgt.Device.Open(lun.Nexus{
 		Initiator:  transportID(x.initiator, x.isid),
-		TargetPort: 1,
+		TargetPort: x.tag,
 		Name:       portName(x.initiator, x.isid),
-	}, nil)
+	}, x.access.visible())
 }
 
-// findLocked finds the session of an I_T nexus; discovery sessions have none.
-func (s *Server) findLocked(t *Target, initiator string, isid [6]byte) *session {
-	if t == nil {
+// findLocked finds the session of the same I_T nexus as x; discovery sessions have
+// none.
+func (s *Server) findLocked(x *session) *session {
+	if x.tgt == nil {
 		return nil
 	}
-	for _, x := range s.sessions {
-		if x.tgt == t && x.isid == isid && strings.EqualFold(x.initiator, initiator) {
-			return x
+	for _, o := range s.sessions {
+		if o.tgt == x.tgt && o.isid == x.isid && o.tag == x.tag && strings.EqualFold(o.initiator, x.initiator) {
+			return o
 		}
 	}
 	return nil
@@ -243,6 +246,53 @@ func (s *Server) freeTSIHLocked() uint16 {
 		}
 	}
 	return 0
+}
+
+// join makes c a further connection of the session. One with the same CID is
+// taken for dead, and its tasks end (RFC 7143 6.3.4).
+func (x *session) join(c *conn, cmdSN uint32) pdu.LoginStatus {
+	x.mu.Lock()
+	old := x.conns[c.cid]
+	switch {
+	case x.closed:
+		x.mu.Unlock()
+		return pdu.SessionDoesNotExist
+	case old == nil && len(x.conns) >= int(x.params.MaxConnections):
+		x.mu.Unlock()
+		return pdu.TooManyConnections
+	}
+	x.conns[c.cid] = c
+	c.sess = x
+	x.mu.Unlock()
+	if old != nil {
+		old.nc.Close()
+		x.abandon(old)
+	}
+	return pdu.LoginSuccess
+}
+
+// abandon ends the tasks of a connection that is gone, and forgets what of it
+// waited for its turn: the initiator may send that again by another.
+func (x *session) abandon(c *conn) {
+	x.mu.Lock()
+	var mine []arrival
+	for sn, a := range x.held {
+		if a.conn == c {
+			mine = append(mine, a)
+			delete(x.held, sn)
+		}
+	}
+	x.mu.Unlock()
+	for _, a := range mine {
+		a.abandon()
+	}
+	if x.nexus != nil {
+		a := x.nexus.AbortWhere(func(k *target.Task) bool {
+			o, ok := k.Owner().(*command)
+			return ok && o.conn == c
+		})
+		a.Wait()
+	}
 }
 
 // close ends the session and its connections. When it returns, its tasks have
