@@ -20,10 +20,13 @@ func (d *Disk) maxAtomic() uint64 {
 // are no atomic boundaries.
 func (d *Disk) atomicExtent(cdb []byte) (lba, n uint64, s Sense) {
 	lba, n = be64(cdb[2:]), uint64(be16(cdb[12:]))
+	if s := d.beyond(lba, n); s.Key != NoSense {
+		return 0, 0, s
+	}
 	if n > d.maxAtomic() {
 		return 0, 0, InvalidField(12, 7)
 	}
-	return lba, n, d.beyond(lba, n)
+	return lba, n, Sense{}
 }
 
 func movesAtomic(d *Disk, cdb []byte) (out, in uint64) {

@@ -108,7 +108,7 @@ func (d *Disk) copyLists(list []byte) (targets []*Disk, segments []byte, s Sense
 		return bad(ASCParameterListLengthError)
 	}
 	rest := list[16 : 16+targetsLen]
-	for at := 16; len(rest) > 0; at, rest = at+targetSize, rest[targetSize:] {
+	for ; len(rest) > 0; rest = rest[targetSize:] {
 		switch {
 		case rest[0] != identificationTarget:
 			return bad(ASCUnsupportedTargetDescriptor)
@@ -116,9 +116,8 @@ func (d *Disk) copyLists(list []byte) (targets []*Disk, segments []byte, s Sense
 			return bad(ASCParameterListLengthError)
 		case len(targets) == maxCopyTargets:
 			return bad(ASCTooManyTargetDescriptors)
-		case rest[1]>>6 != 0: // LU ID TYPE: other than a logical unit number
-			return nil, nil, InvalidParameter(at+1, 7)
 		}
+		// LU ID TYPE is for descriptors other than this.
 		var t *Disk
 		if null := rest[1]&0x20 != 0; !null && rest[1]&0x1f == 0 {
 			t = d.opt.Copies.find(rest[4:28])

@@ -43,6 +43,9 @@ type DiskOptions struct {
 	// to be a [store.Sparse].
 	Thin bool
 
+	// UnmapBy says by which commands a thin disk unmaps. 0 is all of them.
+	UnmapBy Unmapping
+
 	// ReadOnly refuses writes with WRITE PROTECTED.
 	ReadOnly bool
 
@@ -196,6 +199,12 @@ func (d *Disk) setOptions(o DiskOptions) error {
 	}
 	if naa := o.NAA[0] >> 4; !(len(o.NAA) == 8 && (naa == 2 || naa == 3 || naa == 5)) && !(len(o.NAA) == 16 && naa == 6) {
 		return fmt.Errorf("NAA designator %s is neither 8 bytes of NAA 2, 3 or 5 nor 16 bytes of NAA 6", hex.EncodeToString(o.NAA))
+	}
+	if o.UnmapBy == 0 {
+		o.UnmapBy = unmappings
+	}
+	if o.UnmapBy&^unmappings != 0 {
+		return fmt.Errorf("there is no way to unmap %#x", uint8(o.UnmapBy))
 	}
 	if o.RotationRate == 0 {
 		o.RotationRate = 1

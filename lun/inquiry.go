@@ -162,9 +162,11 @@ func (d *Disk) blockLimits() []byte {
 	put16(b[2:], 1<<d.opt.PhysicalExponent)
 	put32(b[4:], d.opt.MaxTransfer)
 	put32(b[8:], min(d.opt.MaxTransfer, uint32(1<<20/d.blockSize)))
-	if d.sparse != nil {
+	if unmapsBy(ByUnmap)(d) {
 		put32(b[16:], maxUnmap)
 		put32(b[20:], maxUnmapDescriptors)
+	}
+	if d.sparse != nil {
 		put32(b[24:], 1<<d.opt.PhysicalExponent)
 		put32(b[28:], 1<<31|uint32(d.opt.LowestAligned)) // UGAVALID
 	}
@@ -193,8 +195,13 @@ func (d *Disk) characteristics() []byte {
 func (d *Disk) provisioning() []byte {
 	b := make([]byte, 4)
 	if d.sparse != nil {
-		b[1] = 0xe4 // LBPU, LBPWS, LBPWS10, LBPRZ 001b
-		b[2] = 2    // thin
+		b[1] = 0x04 // LBPRZ 001b
+		for u, bit := range map[Unmapping]byte{ByUnmap: 0x80, ByWriteSame16: 0x40, ByWriteSame10: 0x20} {
+			if d.opt.UnmapBy&u != 0 {
+				b[1] |= bit
+			}
+		}
+		b[2] = 2 // thin
 	} else {
 		b[2] = 0 // full, or not reported
 	}

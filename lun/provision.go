@@ -3,16 +3,35 @@ package lun
 import "lunlab/lun/store"
 
 var provisionOps = []op{
-	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
-	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
-	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thick},
-	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: thin},
-	{name: "UNMAP", usage: "42 00 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: thin},
+	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: not(unmapsBy(ByWriteSame10))},
+	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: unmapsBy(ByWriteSame10)},
+	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: not(unmapsBy(ByWriteSame16))},
+	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: unmapsBy(ByWriteSame16)},
+	{name: "UNMAP", usage: "42 00 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: unmapsBy(ByUnmap)},
 	{name: "GET LBA STATUS(16)", usage: "9e 12 ffffffffffffffff ffffffff 00 00", class: reads | medium, moves: allocates(10, 4), run: (*Disk).lbaStatus},
 }
 
-func thin(d *Disk) bool  { return d.sparse != nil }
-func thick(d *Disk) bool { return d.sparse == nil }
+// Unmapping is a set of commands by which a thin disk unmaps blocks. Targets
+// differ in what they offer, and initiators in what they can make use of.
+type Unmapping uint8
+
+const (
+	ByUnmap       Unmapping = 1 << iota // UNMAP (LBPU)
+	ByWriteSame16                       // WRITE SAME(16) with UNMAP set (LBPWS)
+	ByWriteSame10                       // WRITE SAME(10) with UNMAP set (LBPWS10)
+
+	unmappings = ByUnmap | ByWriteSame16 | ByWriteSame10
+)
+
+func thin(d *Disk) bool { return d.sparse != nil }
+
+func unmapsBy(u Unmapping) func(*Disk) bool {
+	return func(d *Disk) bool { return thin(d) && d.opt.UnmapBy&u != 0 }
+}
+
+func not(when func(*Disk) bool) func(*Disk) bool {
+	return func(d *Disk) bool { return !when(d) }
+}
 
 const (
 	// maxUnmap is the most blocks that UNMAP frees for one command, and
@@ -35,7 +54,8 @@ func movesSame(d *Disk, cdb []byte) (out, in uint64) {
 	if _, _, s := d.sameExtent(cdb); s.Key != NoSense || noDataOut(cdb) {
 		return 0, 0
 	}
-	return d.blockSize, 0
+	// One block more than it takes shows an initiator that sends too much.
+	return 2 * d.blockSize, 0
 }
 
 // sameExtent is extent for WRITE SAME, whose length of 0 is to the end of the
@@ -66,7 +86,7 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	var block []byte
 	if !noDataOut(c.CDB) {
 		block = c.Gather(d.blockSize)
-		if uint64(len(block)) < d.blockSize {
+		if total(c.DataOut) != d.blockSize {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
 		c.OutLen = d.blockSize

@@ -124,6 +124,7 @@ func TestWriteSame(t *testing.T) {
 	h.run(transfer(0x93, 0, 65536, 0), block, 0).field(10, 7)
 	h.run(transfer(0x93, 1<<21-1, 2, 0), block, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 	h.run(transfer(0x93, 0, 1, 0), block[:511], 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
+	h.run(transfer(0x93, 0, 1, 0), cat(block, block), 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 	h.run(transfer(0x93, 0, 1, 0x10), block, 0).field(1, 4) // ANCHOR
 	thick := newHost(t, 1<<26, lun.DiskOptions{})
 	thick.run(transfer(0x41, 0, 0, 0), block, 0).field(7, 7) // to the end is too much
@@ -134,6 +135,17 @@ func TestWriteSame(t *testing.T) {
 	thick.run(transfer(0x93, 0, 1, 0x08), block, 0).field(1, 3)
 	thick.run(transfer(0x41, 0, 1, 0x08), block, 0).field(1, 3)
 	thick.run(transfer(0x93, 0, 9, 0x01), nil, 0).good()
+}
+
+func TestUnmapBy(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true, UnmapBy: lun.ByWriteSame10})
+	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00240200")
+	if b := h.do("12 01 b0 00ff 00", nil, 255).good().data; !bytes.Equal(b[20:28], make([]byte, 8)) {
+		t.Errorf("limits of UNMAP, which isn't there: %x", b[20:28])
+	}
+	h.unmap([2]uint64{0, 1}).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
+	h.run(transfer(0x93, 0, 1, 0x08), make([]byte, 512), 0).field(1, 3)
+	h.run(transfer(0x41, 0, 1, 0x08), make([]byte, 512), 0).good()
 }
 
 func TestReadCapacity(t *testing.T) {

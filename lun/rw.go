@@ -83,10 +83,13 @@ func movesOut(d *Disk, cdb []byte) (out, in uint64) {
 // outside returns what is wrong with n blocks at lba as the extent of a command
 // that transfers them.
 func (d *Disk) outside(cdb []byte, lba, n uint64) Sense {
+	if s := d.beyond(lba, n); s.Key != NoSense {
+		return s
+	}
 	if n > uint64(d.opt.MaxTransfer) {
 		return InvalidField(lengthField(cdb), 7)
 	}
-	return d.beyond(lba, n)
+	return Sense{}
 }
 
 // beyond returns LBA OUT OF RANGE if the blocks aren't all there.

@@ -26,6 +26,10 @@ func TestReadWrite(t *testing.T) {
 	for _, bs := range []int{512, 4096} {
 		h := newHost(t, 1<<20, lun.DiskOptions{BlockSize: bs})
 		last := uint64(1<<20/bs - 1)
+		big := newHost(t, 1<<30, lun.DiskOptions{BlockSize: bs, MaxTransfer: 20})
+		big.run(transfer(0x88, 0, 20, 0), nil, 20*bs).good()
+		big.run(transfer(0x88, 0, 21, 0), nil, 21*bs).field(10, 7)
+		big.run(transfer(0x2a, 0, 21, 0), make([]byte, 21*bs), 0).field(7, 7)
 		for i, c := range []struct{ write, read byte }{
 			{0x0a, 0x08}, {0x2a, 0x28}, {0xaa, 0xa8}, {0x8a, 0x88}, {0x2e, 0x88}, {0xae, 0x28}, {0x8e, 0xa8},
 		} {
@@ -50,7 +54,7 @@ func TestReadWrite(t *testing.T) {
 				if code>>5 == 4 {
 					h.run(transfer(code, 1<<63, 1, 0), out, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 					h.run(transfer(code, 1<<64-1, 2, 0), out, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
-					h.run(transfer(code, 0, 1<<32-1, 0), out, 0).field(10, 7)
+					h.run(transfer(code, 0, 1<<32-1, 0), out, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 				}
 			}
 		}
@@ -103,9 +107,9 @@ func TestDataLength(t *testing.T) {
 		{transfer(0x2f, 0, 7, 0x02), 3584, 0},
 		{transfer(0x2f, 0, 7, 0x06), 512, 0},
 		{transfer(0x2f, 0, 7, 0), 0, 0},
-		{transfer(0x93, 0, 7, 0), 512, 0},
+		{transfer(0x93, 0, 7, 0), 1024, 0},
 		{transfer(0x93, 0, 7, 1), 0, 0},
-		{[]byte{0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0}, 3072, 0},
+		{[]byte{0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0}, 3584, 0},
 		{[]byte{0x12, 0, 0, 1, 2, 0}, 0, 258},
 		{[]byte{0x42, 0, 0, 0, 0, 0, 0, 1, 2, 0}, 258, 0},
 		{[]byte{0xff, 0, 0, 0, 0, 0}, 0, 0},

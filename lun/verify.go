@@ -158,8 +158,8 @@ func movesCompare(d *Disk, cdb []byte) (out, in uint64) {
 	if d.beyond(lba, n).Key != NoSense {
 		return 0, 0
 	}
-	// With no blocks there has to be no data: see compareAndWrite.
-	return 2 * max(n, 1) * d.blockSize, 0
+	// One block more than it takes shows an initiator that sends too much.
+	return (2*n + 1) * d.blockSize, 0
 }
 
 func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
@@ -170,13 +170,12 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense {
 		return s
 	}
-	switch data := total(c.DataOut); {
-	case n == 0 && data == 0:
-		return Sense{}
-	case n == 0, data < 2*n*d.blockSize:
-		// Half an exchange is none. No block with data is an initiator that
-		// wanted 256, which the field can't say.
+	if total(c.DataOut) != 2*n*d.blockSize {
+		// Half an exchange is none.
 		return InvalidField(13, 7)
+	}
+	if n == 0 {
+		return Sense{}
 	}
 	c.OutLen = 2 * n * d.blockSize
 	d.locks.lock(lba, n)
