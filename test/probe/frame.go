@@ -208,11 +208,14 @@ func (b *builder) here(label string) {
 	b.label = label
 }
 
-// clear zeroes the frame, so that the kernel's verifier lets it be read.
+// clear zeroes the frame but for the command's address, so that the kernel's
+// verifier lets it be read.
 func (b *builder) clear() {
 	b.add(asm.Mov.Imm(asm.R1, 0))
 	for at := int16(stEnd); at < 0; at += 8 {
-		b.add(asm.StoreMem(asm.RFP, at, asm.R1, asm.DWord))
+		if at != stCmd {
+			b.add(asm.StoreMem(asm.RFP, at, asm.R1, asm.DWord))
+		}
 	}
 }
 

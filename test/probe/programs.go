@@ -41,8 +41,10 @@ func (b *builder) begin(offset int32) {
 	if offset != 0 {
 		b.add(asm.Add.Imm(asm.R6, offset))
 	}
-	b.clear()
-	b.add(asm.StoreMem(asm.RFP, stCmd, asm.R6, asm.DWord))
+	b.add(
+		asm.StoreImm(asm.RFP, stZero, 0, asm.Word),
+		asm.StoreMem(asm.RFP, stCmd, asm.R6, asm.DWord),
+	)
 	b.lookup(b.maps.control, stZero)
 	b.add(
 		asm.JEq.Imm(asm.R0, 0, "exit"),
@@ -84,6 +86,7 @@ func (b *builder) copy(dst asm.Register, to int16, src asm.Register, from int16,
 // startProgram runs when a command is about to be given to its driver.
 func (b *builder) startProgram() asm.Instructions {
 	b.begin(0)
+	b.clear()
 	b.loadKey()
 	b.read(stCmd, wanted{"scsi_cmnd.budget_token", stToken})
 	b.read(stDevice,
@@ -310,6 +313,7 @@ func (b *builder) doneProgram() asm.Instructions {
 	// Begun before the watch, or ended by the SCSI core without having been
 	// given to the driver.
 	b.here("unmatched")
+	b.clear()
 	b.loadKey()
 	b.element(b.maps.devices, stKey, ctlLostDevice, "device")
 	b.keepHostNo(asm.R0)
