@@ -90,7 +90,8 @@ type Device struct {
 type Activity struct {
 	Starts uint64 `json:"starts"`
 	// MaxInFlight is the most commands in flight right after any start, that
-	// one included.
+	// one included. A command is in flight until the driver has ended it, which
+	// is before its tag and its token are free for another.
 	MaxInFlight int `json:"max_in_flight"`
 	// The request tags and budget tokens that were seen. The token is
 	// queue.NoToken where there is no map. -1 where the kernel has no field.

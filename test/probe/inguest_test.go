@@ -487,7 +487,7 @@ func TestGuestRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := d.seen(p)
-	if lost.Commands == 0 || got.InFlight != 0 || got.Starts != got.Dones || got.Unmatched != lost.Commands || got.MaxInFlight > 4 {
+	if lost.Commands == 0 || got.InFlight != 0 || got.Starts != got.Dones || got.Unmatched != lost.Commands {
 		t.Errorf("lost %s; %d in flight, %d starts, %d dones, %d unmatched; want the lost ones unmatched",
 			lost, got.InFlight, got.Starts, got.Dones, got.Unmatched)
 	}
