@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand"
 	"reflect"
@@ -334,6 +335,13 @@ func TestLookup(t *testing.T) {
 				t.Errorf("Lookup(%q): got %q, %v, want %q", n, got.Name, err, r.Name)
 			}
 		}
+	}
+	var back []queue.Rules
+	if raw, err := json.Marshal(queue.All()); err != nil || json.Unmarshal(raw, &back) != nil || !reflect.DeepEqual(back, queue.All()) {
+		t.Errorf("through JSON: %s, %v, %v", raw, err, back)
+	}
+	if err := json.Unmarshal([]byte(`["v9"]`), &back); err == nil {
+		t.Error("v9 is taken from JSON")
 	}
 	if _, err := queue.Lookup("v9"); err == nil || !strings.Contains(err.Error(), "v3-scsi") {
 		t.Errorf("Lookup(v9): got %v, want the names in the error", err)

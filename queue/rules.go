@@ -33,27 +33,38 @@ func (t LibataTag) String() string {
 }
 
 // Rules is what one kernel, or one version of a patch series, does about
-// budget maps. It is data: [Rules.NeedsMap] and [Rules.Attach] read it.
+// budget maps. It is data: [Rules.NeedsMap] and [Rules.Attach] read it. In JSON
+// it is its name.
 type Rules struct {
 	// Name is short and stable, for flags and reports.
-	Name string `json:"name"`
+	Name string
 	// Aliases are further names that [Lookup] takes.
-	Aliases []string `json:"aliases,omitempty"`
+	Aliases []string
 	// Title says what the rules are of, with the day of the posting.
-	Title string `json:"title"`
+	Title string
 	// Elides says for which hosts a map may be left out.
-	Elides Elision `json:"-"`
+	Elides Elision
 	// KnowsNeedsBudgetToken: a host with the flag always gets maps.
-	KnowsNeedsBudgetToken bool `json:"-"`
+	KnowsNeedsBudgetToken bool
 	// DepthNeedsMap: scsi_change_queue_depth fails (EINVAL) without a map.
-	DepthNeedsMap bool `json:"-"`
+	DepthNeedsMap bool
 	// DepthMovesMap: scsi_change_queue_depth itself frees the map at a depth
 	// of at least can_queue, and resizes it below, whether it's there or not.
-	DepthMovesMap bool `json:"-"`
+	DepthMovesMap bool
 	// LibataTag is the NCQ tag of a SAS host's ATA device.
-	LibataTag LibataTag `json:"-"`
+	LibataTag LibataTag
 	// Notes are further facts of this version, a sentence each.
-	Notes []string `json:"notes,omitempty"`
+	Notes []string
+}
+
+// MarshalText gives the name.
+func (r Rules) MarshalText() ([]byte, error) { return []byte(r.Name), nil }
+
+// UnmarshalText takes what [Lookup] takes.
+func (r *Rules) UnmarshalText(name []byte) error {
+	found, err := Lookup(string(name))
+	*r = found
+	return err
 }
 
 // all is in the order of time.

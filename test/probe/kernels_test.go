@@ -28,7 +28,7 @@ func buildTests(dir string) (string, error) {
 	return bin, nil
 }
 
-const ofRules = "(DetectRules|Predictions|AHCI|Loop|Stuck)$"
+const ofRules = "(DetectRules|Predictions|AHCI|Virtio|Loop|Stuck)$"
 
 // TestKernels runs the TestGuest tests in guests whose kernels' rules are
 // known, by how they were built.
@@ -58,12 +58,12 @@ func TestKernels(t *testing.T) {
 			t.Parallel()
 			cfg := kernel.Config{
 				Carry:    []string{"scsi_debug", "target_core_mod", "target_core_file", "tcm_loop"},
-				QEMUArgs: strings.Fields("-drive if=none,id=ata,driver=null-co,size=64M,read-zeroes=on -device ide-hd,drive=ata"),
+				QEMUArgs: append(virtioArgs(), strings.Fields("-drive if=none,id=ata,driver=null-co,size=64M,read-zeroes=on -device ide-hd,drive=ata")...),
 			}
 			var img kernel.Image
 			if k.name == "stock" {
 				img = kerneltest.Stock(t)
-				cfg.Load = []string{"sd_mod", "ahci"}
+				cfg.Load = []string{"sd_mod", "ahci", "virtio_scsi"}
 			} else {
 				img = kerneltest.Named(t, k.name)
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -140,39 +141,43 @@ func (l *Layout) check() error {
 
 // LoadLayout finds the running kernel's layout. Its errors wrap [ErrNoBTF],
 // [ErrNoSCSI] or a [*MissingFieldError].
-func LoadLayout() (*Layout, error) {
-	vmlinux, err := btf.LoadKernelSpec()
+func LoadLayout() (*Layout, error) { return loadLayout("/sys") }
+
+// loadLayout takes BTF from a sysfs that is mounted there.
+func loadLayout(sysfs string) (*Layout, error) {
+	vmlinux, err := loadSpec(filepath.Join(sysfs, "kernel/btf/vmlinux"), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("probe: %w", ErrNoBTF)
+	}
 	if err != nil {
-		if errors.Is(err, btf.ErrNotFound) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, btf.ErrNotSupported) {
-			return nil, fmt.Errorf("probe: %w", ErrNoBTF)
-		}
 		return nil, fmt.Errorf("probe: the kernel's BTF: %w", err)
 	}
-	specs := []*btf.Spec{vmlinux}
-	mod, err := os.Open("/sys/kernel/btf/scsi_mod")
+	module, err := loadSpec(filepath.Join(sysfs, "kernel/btf/scsi_mod"), vmlinux)
 	switch {
 	case err == nil:
-		defer mod.Close()
-		split, err := btf.LoadSplitSpecFromReader(mod, vmlinux)
-		if err != nil {
-			return nil, fmt.Errorf("probe: scsi_mod's BTF: %w", err)
-		}
-		specs = []*btf.Spec{split, vmlinux}
+		return FindLayout(module, vmlinux)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("probe: scsi_mod's BTF: %w", err)
 	}
-	l, err := FindLayout(specs...)
-	if missing := new(MissingFieldError); errors.As(err, &missing) && len(specs) == 1 {
-		var sdev *btf.Struct
-		if vmlinux.TypeByName("scsi_device", &sdev) != nil {
-			// Not built in. Is it a module without BTF, or not loaded?
-			if _, err := os.Stat("/sys/module/scsi_mod"); err != nil {
-				return nil, fmt.Errorf("probe: %w", ErrNoSCSI)
-			}
-			return nil, fmt.Errorf("probe: scsi_mod: %w", ErrNoBTF)
+	var sdev *btf.Struct
+	if vmlinux.TypeByName("scsi_device", &sdev) != nil {
+		// It isn't built in. Is it a module without BTF, or not loaded?
+		if _, err := os.Stat(filepath.Join(sysfs, "module/scsi_mod")); err != nil {
+			return nil, fmt.Errorf("probe: %w", ErrNoSCSI)
 		}
+		return nil, fmt.Errorf("probe: scsi_mod: %w", ErrNoBTF)
 	}
-	return l, err
+	return FindLayout(vmlinux)
+}
+
+// loadSpec reads BTF; base is the kernel's, for a module's.
+func loadSpec(path string, base *btf.Spec) (*btf.Spec, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return btf.LoadSplitSpecFromReader(f, base)
 }
 
 // FindLayout finds a kernel's layout in its BTF: vmlinux's, and where scsi_mod

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -47,8 +49,8 @@ func scsiTypes() map[string]*btf.Struct {
 	return s
 }
 
-// spec makes BTF of types, encodes it, and reads it back.
-func spec(t *testing.T, types ...btf.Type) *btf.Spec {
+// encode makes BTF of types.
+func encode(t *testing.T, types ...btf.Type) []byte {
 	t.Helper()
 	b, err := btf.NewBuilder(types, nil)
 	if err != nil {
@@ -58,7 +60,12 @@ func spec(t *testing.T, types ...btf.Type) *btf.Spec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := btf.LoadSpecFromReader(bytes.NewReader(raw))
+	return raw
+}
+
+func spec(t *testing.T, types ...btf.Type) *btf.Spec {
+	t.Helper()
+	s, err := btf.LoadSpecFromReader(bytes.NewReader(encode(t, types...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +175,44 @@ func TestFindLayoutMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadLayout looks at kernels by what their sysfs has.
+func TestLoadLayout(t *testing.T) {
+	all := encode(t, structs(scsiTypes())...)
+	none := encode(t, u32)
+	for _, c := range []struct {
+		name  string
+		files map[string][]byte
+		want  error
+	}{
+		{"built in", map[string][]byte{"kernel/btf/vmlinux": all}, nil},
+		{"no BTF", nil, ErrNoBTF},
+		{"no SCSI", map[string][]byte{"kernel/btf/vmlinux": none}, ErrNoSCSI},
+		{"a module without BTF", map[string][]byte{"kernel/btf/vmlinux": none, "module/scsi_mod/refcnt": nil}, ErrNoBTF},
+		{"BTF that is cut off", map[string][]byte{"kernel/btf/vmlinux": all[:len(all)/2]}, errAny},
+		{"module's BTF that is cut off", map[string][]byte{"kernel/btf/vmlinux": none, "kernel/btf/scsi_mod": all[:30]}, errAny},
+	} {
+		dir := t.TempDir()
+		for name, b := range c.files {
+			path := filepath.Join(dir, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := loadLayout(dir)
+		if c.want == errAny && err != nil {
+			continue
+		}
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+		}
+	}
+}
+
+var errAny = errors.New("any error")
 
 func TestLayoutCheck(t *testing.T) {
 	for _, c := range []struct {
