@@ -11,6 +11,9 @@ const (
 	ASCNotReadySanitizeInProgress        = 0x041b
 	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00
+	ASCGuardCheckFailed                  = 0x1001
+	ASCApplicationTagCheckFailed         = 0x1002
+	ASCReferenceTagCheckFailed           = 0x1003
 	ASCUnrecoveredReadError              = 0x1100
 	ASCParameterListLengthError          = 0x1a00
 	ASCMiscompareDuringVerify            = 0x1d00

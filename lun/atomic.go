@@ -1,7 +1,7 @@
 package lun
 
 var atomicOps = []op{
-	{name: "WRITE ATOMIC(16)", usage: "9c 18 ffffffffffffffff 0000 ffff 3f 00", class: writes | medium | protect, moves: movesAtomic, run: (*Disk).writeAtomic, when: atomicWrites},
+	{name: "WRITE ATOMIC(16)", usage: "9c 18 ffffffffffffffff 0000 ffff 3f 00", class: writes | medium, moves: movesAtomic, run: (*Disk).writeAtomic, when: atomicWrites},
 }
 
 // maxAtomicBytes bounds WRITE ATOMIC, which holds what was there before until it
@@ -60,6 +60,9 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 	if s := d.writeBlocks(c.DataOut, 0, lba, n); s.Key != NoSense {
 		// What was written had room, so that what was there has it too.
 		d.writeBlocks([][]byte{old}, 0, lba, min(n, s.Info-lba+1))
+		return s
+	}
+	if s := d.seal(lba, n); s.Key != NoSense {
 		return s
 	}
 	d.count.wrote(c.CDB, n)

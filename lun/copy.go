@@ -202,22 +202,22 @@ func (d *Disk) copyOut(p []byte, off uint64) bool {
 	lba, n := off/d.blockSize, uint64(len(p))/d.blockSize
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
-	_, err := d.store.ReadAt(p, int64(off))
-	if err != nil {
+	if _, err := d.store.ReadAt(p, int64(off)); err != nil {
 		d.readError(err, off)
+		return false
 	}
-	return err == nil
+	return true
 }
 
 func (d *Disk) copyIn(p []byte, off uint64) bool {
 	lba, n := off/d.blockSize, uint64(len(p))/d.blockSize
-	d.locks.share(lba, n)
-	defer d.locks.unshare(lba, n)
-	_, err := d.store.WriteAt(p, int64(off))
-	if err != nil {
+	d.lockWrite(lba, n)
+	defer d.unlockWrite(lba, n)
+	if _, err := d.store.WriteAt(p, int64(off)); err != nil {
 		d.writeError(err, off)
+		return false
 	}
-	return err == nil
+	return d.seal(lba, n).Key == NoSense
 }
 
 // result finds what is held under the list identifier of a CDB.

@@ -75,3 +75,32 @@ func number(b []byte, at, width int) (v uint64) {
 	}
 	return v
 }
+
+// cursor reads or writes a scatter list from its beginning to its end.
+type cursor struct {
+	list [][]byte
+	off  int // in list[0]
+}
+
+// write copies p to the list, as far as there is room.
+func (k *cursor) write(p []byte) {
+	k.each(len(p), func(piece []byte, at int) { copy(piece, p[at:]) })
+}
+
+// read fills p from the list, as far as there is data.
+func (k *cursor) read(p []byte) {
+	k.each(len(p), func(piece []byte, at int) { copy(p[at:], piece) })
+}
+
+// each steps over the next n bytes.
+func (k *cursor) each(n int, do func(piece []byte, at int)) {
+	for at := 0; at < n && len(k.list) > 0; {
+		b := k.list[0][k.off:]
+		b = b[:min(len(b), n-at)]
+		do(b, at)
+		at += len(b)
+		if k.off += len(b); k.off == len(k.list[0]) {
+			k.list, k.off = k.list[1:], 0
+		}
+	}
+}

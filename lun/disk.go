@@ -46,6 +46,12 @@ type DiskOptions struct {
 	// UnmapBy says by which commands a thin disk unmaps. 0 is all of them.
 	UnmapBy Unmapping
 
+	// Protectable makes room for protection information, 8 bytes in the store
+	// for each block, and lets FORMAT UNIT choose a type of it. Protection is the
+	// type at first, 1 to 3, or 0 for none.
+	Protectable bool
+	Protection  uint8
+
 	// ReadOnly refuses writes with WRITE PROTECTED.
 	ReadOnly bool
 
@@ -97,6 +103,8 @@ type Disk struct {
 	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
 	state   atomic.Uint32                     // see ready.go
 
+	protectedAs atomic.Uint32 // see protectionType
+
 	// Copies of mode page bits.
 	writeBack, softProtect, descriptorSense atomic.Bool
 
@@ -131,6 +139,10 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	}
 	d.blockSize = uint64(d.opt.BlockSize)
 	d.blocks = uint64(max(s.Size(), 0)) / d.blockSize
+	if d.protectable() {
+		d.blocks = uint64(max(s.Size(), 0)) / (d.blockSize + tupleSize)
+	}
+	d.protectedAs.Store(uint32(d.opt.Protection))
 	if d.blocks == 0 {
 		return nil, fmt.Errorf("lun: a store of %d bytes has no room for a block of %d", s.Size(), d.blockSize)
 	}
@@ -200,6 +212,10 @@ func (d *Disk) setOptions(o DiskOptions) error {
 	if naa := o.NAA[0] >> 4; !(len(o.NAA) == 8 && (naa == 2 || naa == 3 || naa == 5)) && !(len(o.NAA) == 16 && naa == 6) {
 		return fmt.Errorf("NAA designator %s is neither 8 bytes of NAA 2, 3 or 5 nor 16 bytes of NAA 6", hex.EncodeToString(o.NAA))
 	}
+	if o.Protection > 3 {
+		return fmt.Errorf("protection type %d is above 3", o.Protection)
+	}
+	o.Protectable = o.Protectable || o.Protection > 0
 	if o.UnmapBy == 0 {
 		o.UnmapBy = unmappings
 	}
@@ -291,5 +307,6 @@ func (d *Disk) fail(c *Command, s Sense) {
 	}
 }
 
-// protected tells whether the disk is formatted with protection information.
-func (d *Disk) protected() bool { return false }
+// protectable tells whether the disk can be formatted with protection
+// information.
+func (d *Disk) protectable() bool { return d.opt.Protectable }

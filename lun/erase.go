@@ -52,6 +52,11 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 		d.locks.lock(0, d.blocks)
 		j.sense = work(j)
 		if j.sense.Key == NoSense {
+			if err := d.unseal(0, d.blocks); err != nil {
+				j.sense = d.writeError(err, 0)
+			}
+		}
+		if j.sense.Key == NoSense {
 			j.sense = d.flush()
 		}
 		d.locks.unlock(0, d.blocks)

@@ -50,6 +50,8 @@ var fuzzKinds = []lun.DiskOptions{
 	{BlockSize: 4096, Thin: true, WriteThrough: true},
 	{Removable: true, PhysicalExponent: 3},
 	{ReadOnly: true},
+	{Thin: true, Protection: 1},
+	{Protection: 2, BlockSize: 4096},
 }
 
 // opcodesOf returns the CDBs that a disk says it supports, with the bits that

@@ -53,6 +53,9 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	b[3] = 0x12 // HISUP, response data format 2
 	b[4] = byte(len(b) - 5)
 	b[5] = 0x08 // 3PC
+	if d.protectable() {
+		b[5] |= 0x01 // PROTECT
+	}
 	b[7] = 0x02 // CMDQUE
 	pad(b[8:16], d.opt.Vendor)
 	pad(b[16:32], d.opt.Product)
@@ -147,6 +150,9 @@ func (d *Disk) unitDesignators() []byte {
 // extendedInquiry is SPC-5 7.7.7.
 func (d *Disk) extendedInquiry() []byte {
 	b := make([]byte, 60)
+	if d.protectable() {
+		b[0] = 0x3f // types 1, 2 and 3; GRD_CHK, APP_CHK, REF_CHK
+	}
 	b[1] = 0x17 // GROUP_SUP, HEADSUP, ORDSUP, SIMPSUP
 	b[2] = 0x01 // V_SUP
 	return b

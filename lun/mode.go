@@ -45,20 +45,24 @@ func newModePages(d *Disk) []*modePage {
 	caching := newModePage(cachingPage, 0,
 		"040000000000000000000000000000000000",
 		"040000000000000000000000000000000000")
+	// Unrestricted reordering; TAS. D_SENSE and SWP can be changed.
+	control := newModePage(controlPage, 0, "00100040000000000000", "04000800000000000000")
 	if d.opt.WriteThrough {
 		caching.initial[cachingFlags] = 0
 	}
 	copy(caching.current, caching.initial)
 	copy(caching.saved, caching.initial)
+	if d.protectable() {
+		// ATO: the application tag is the initiator's.
+		control.initial[5], control.current[5], control.saved[5] = 0x80, 0x80, 0x80
+	}
 	return []*modePage{
 		// Read-write error recovery: AWRE, ARRE.
 		newModePage(0x01, 0, "c0000000000000000000", "00000000000000000000"),
 		// Disconnect-reconnect.
 		newModePage(0x02, 0, "0000000000000000000000000000", "0000000000000000000000000000"),
 		caching,
-		// Control: D_SENSE; unrestricted reordering; SWP, TAS in effect; busy
-		// time-out and self-test time unlimited.
-		newModePage(controlPage, 0, "00100040000000000000", "04000800000000000000"),
+		control,
 		// Control extension: SIMPLE is the initial command priority.
 		newModePage(controlPage, 0x01, "00000000000000000000000000000000000000000000000000000000", "00000000000000000000000000000000000000000000000000000000"),
 		// Power condition: nothing is timed.

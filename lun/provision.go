@@ -7,6 +7,8 @@ var provisionOps = []op{
 	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: unmapsBy(ByWriteSame10)},
 	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: not(unmapsBy(ByWriteSame16))},
 	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: unmapsBy(ByWriteSame16)},
+	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 01 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both((*Disk).protectable, not(unmapsBy(ByWriteSame16)))},
+	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 09 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both((*Disk).protectable, unmapsBy(ByWriteSame16))},
 	{name: "UNMAP", usage: "42 00 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: unmapsBy(ByUnmap)},
 	{name: "GET LBA STATUS(16)", usage: "9e 12 ffffffffffffffff ffffffff 00 00", class: reads | medium, moves: allocates(10, 4), run: (*Disk).lbaStatus},
 }
@@ -29,6 +31,10 @@ func unmapsBy(u Unmapping) func(*Disk) bool {
 	return func(d *Disk) bool { return thin(d) && d.opt.UnmapBy&u != 0 }
 }
 
+func both(a, b func(*Disk) bool) func(*Disk) bool {
+	return func(d *Disk) bool { return a(d) && b(d) }
+}
+
 func not(when func(*Disk) bool) func(*Disk) bool {
 	return func(d *Disk) bool { return !when(d) }
 }
@@ -48,14 +54,15 @@ const (
 )
 
 // noDataOut is NDOB of WRITE SAME(16): all zeros instead of a block.
-func noDataOut(cdb []byte) bool { return cdb[0] == 0x93 && cdb[1]&1 != 0 }
+func noDataOut(cdb []byte) bool { return cdb[0] != 0x41 && flags(cdb)&1 != 0 }
 
 func movesSame(d *Disk, cdb []byte) (out, in uint64) {
-	if _, _, s := d.sameExtent(cdb); s.Key != NoSense || noDataOut(cdb) {
+	p, s := d.protection(cdb)
+	if _, _, s2 := d.sameExtent(cdb); s.Key != NoSense || s2.Key != NoSense || noDataOut(cdb) {
 		return 0, 0
 	}
 	// One block more than it takes shows an initiator that sends too much.
-	return 2 * d.blockSize, 0
+	return p.size(d.blockSize) + d.blockSize, 0
 }
 
 // sameExtent is extent for WRITE SAME, whose length of 0 is to the end of the
@@ -76,6 +83,10 @@ func (d *Disk) sameExtent(cdb []byte) (lba, n uint64, s Sense) {
 }
 
 func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
+	p, s := d.protection(c.CDB)
+	if s.Key != NoSense {
+		return s
+	}
 	lba, n, s := d.sameExtent(c.CDB)
 	if s.Key != NoSense {
 		return s
@@ -84,29 +95,54 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 		return s
 	}
 	var block []byte
+	var t tuple
 	if !noDataOut(c.CDB) {
-		block = c.Gather(d.blockSize)
-		if total(c.DataOut) != d.blockSize {
+		size := p.size(d.blockSize)
+		if total(c.DataOut) != size {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
-		c.OutLen = d.blockSize
-	}
-	d.locks.share(lba, n)
-	defer d.locks.unshare(lba, n)
-	var err error
-	off, size := int64(lba*d.blockSize), int64(n*d.blockSize)
-	switch unmap := c.CDB[1]&8 != 0; {
-	case !isZero(block):
-		if s := d.fill(block, lba, n); s.Key != NoSense {
-			return s
+		c.OutLen = size
+		block = c.Gather(size)
+		if p.transfer {
+			block, t = block[:d.blockSize], parseTuple(block[d.blockSize:])
+			if s := p.check(block, t, lba, 0); s.Key != NoSense {
+				return s
+			}
 		}
-	case unmap:
-		err = d.sparse.Unmap(off, size)
-	default:
-		err = d.zero(off, size)
 	}
-	if err != nil {
-		return d.writeError(err, uint64(off))
+	d.lockWrite(lba, n)
+	defer d.unlockWrite(lba, n)
+	switch unmap := flags(c.CDB)&8 != 0; {
+	case !isZero(block):
+		s = d.fill(block, lba, n)
+	case unmap:
+		return d.unmapBlocks(lba, n)
+	default:
+		if err := d.zero(int64(lba*d.blockSize), int64(n*d.blockSize)); err != nil {
+			s = d.writeError(err, lba*d.blockSize)
+		}
+	}
+	if s.Key != NoSense {
+		return s
+	}
+	if block != nil && p.transfer {
+		s = d.sealAs(t, p.kind, lba, n)
+	} else {
+		s = d.seal(lba, n)
+	}
+	if s.Key != NoSense {
+		return s
+	}
+	return d.settle(0)
+}
+
+// unmapBlocks unmaps n blocks at lba. The lock for writing is held.
+func (d *Disk) unmapBlocks(lba, n uint64) Sense {
+	if err := d.sparse.Unmap(int64(lba*d.blockSize), int64(n*d.blockSize)); err != nil {
+		return d.writeError(err, lba*d.blockSize)
+	}
+	if err := d.unseal(lba, n); err != nil {
+		return d.writeError(err, lba*d.blockSize)
 	}
 	return d.settle(0)
 }
@@ -187,14 +223,14 @@ func (d *Disk) unmap(_ *nexus, c *Command) Sense {
 		if n == 0 {
 			continue
 		}
-		d.locks.share(lba, n)
-		err := d.sparse.Unmap(int64(lba*d.blockSize), int64(n*d.blockSize))
-		d.locks.unshare(lba, n)
-		if err != nil {
-			return d.writeError(err, lba*d.blockSize)
+		d.lockWrite(lba, n)
+		s := d.unmapBlocks(lba, n)
+		d.unlockWrite(lba, n)
+		if s.Key != NoSense {
+			return s
 		}
 	}
-	return d.settle(0)
+	return Sense{}
 }
 
 func unmapRange(list []byte, i int) (lba, n uint64) {

@@ -207,6 +207,9 @@ func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
 	var b [32]byte
 	put64(b[:], d.blocks-1)
 	put32(b[8:], uint32(d.blockSize))
+	if kind := d.protectionType(); kind > 0 {
+		b[12] = (kind-1)<<1 | 1 // P_TYPE, PROT_EN
+	}
 	b[13] = d.opt.PhysicalExponent
 	put16(b[14:], d.opt.LowestAligned)
 	if d.sparse != nil {

@@ -17,6 +17,8 @@ var blockOps = []op{
 	{name: "WRITE(10)", usage: "2a 1a ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
 	{name: "WRITE(12)", usage: "aa 1a ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
 	{name: "WRITE(16)", usage: "8a 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
+	{name: "READ(32)", usage: "7f 00 00000000 3f 18 0009 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect, moves: movesIn, run: (*Disk).read, when: (*Disk).protectable},
+	{name: "WRITE(32)", usage: "7f 00 00000000 3f 18 000b 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesOut, run: (*Disk).write, when: (*Disk).protectable},
 	{name: "PRE-FETCH(10)", usage: "34 02 ffffffff 3f ffff 00", class: reads | medium, run: (*Disk).prefetch},
 	{name: "PRE-FETCH(16)", usage: "90 02 ffffffffffffffff ffffffff 3f 00", class: reads | medium, run: (*Disk).prefetch},
 	{name: "SYNCHRONIZE CACHE(10)", usage: "35 06 ffffffff 3f ffff 00", class: writes | medium, run: (*Disk).synchronize},
@@ -69,10 +71,12 @@ func flags(cdb []byte) byte {
 }
 
 func movesIn(d *Disk, cdb []byte) (out, in uint64) {
-	if lba, n := extent(cdb); d.outside(cdb, lba, n).Key == NoSense {
-		return 0, n * d.blockSize
+	lba, n := extent(cdb)
+	p, s := d.protection(cdb)
+	if s.Key != NoSense || d.outside(cdb, lba, n).Key != NoSense {
+		return 0, 0
 	}
-	return 0, 0
+	return 0, n * p.size(d.blockSize)
 }
 
 func movesOut(d *Disk, cdb []byte) (out, in uint64) {
@@ -113,6 +117,10 @@ func (d *Disk) writeProtected() Sense {
 
 func (d *Disk) read(_ *nexus, c *Command) Sense {
 	lba, n := extent(c.CDB)
+	p, s := d.protection(c.CDB)
+	if s.Key != NoSense {
+		return s
+	}
 	if s := d.outside(c.CDB, lba, n); s.Key != NoSense || n == 0 {
 		return s
 	}
@@ -124,7 +132,15 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 	}
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
-	return d.readBlocks(c, lba, n)
+	if p.kind != 0 {
+		s = d.readProtected(c, p, lba, n)
+	} else {
+		s = d.readBlocks(c, lba, n)
+	}
+	if s.Key == NoSense {
+		d.count.read(c.CDB, n)
+	}
+	return s
 }
 
 // readBlocks answers with n blocks at lba as far as there is room.
@@ -144,27 +160,42 @@ func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
 		want -= uint64(len(b))
 	}
 	c.InLen = n * d.blockSize
-	d.count.read(c.CDB, n)
 	return Sense{}
 }
 
 func (d *Disk) write(_ *nexus, c *Command) Sense {
 	lba, n := extent(c.CDB)
+	p, s := d.protection(c.CDB)
+	if s.Key != NoSense {
+		return s
+	}
 	if s := d.outside(c.CDB, lba, n); s.Key != NoSense {
 		return s
 	}
 	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
 		return s
 	}
-	d.locks.share(lba, n)
-	s := d.writeBlocks(c.DataOut, 0, lba, n)
-	d.locks.unshare(lba, n)
+	d.lockWrite(lba, n)
+	s = d.put(c.DataOut, p, lba, n)
+	d.unlockWrite(lba, n)
 	if s.Key != NoSense {
 		return s
 	}
-	c.OutLen = n * d.blockSize
+	c.OutLen = n * p.size(d.blockSize)
 	d.count.wrote(c.CDB, n)
 	return d.settle(flags(c.CDB))
+}
+
+// put writes n blocks at lba, with the protection information that comes along
+// or else of its own making.
+func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
+	if p.transfer {
+		return d.writeWithTuples(data, p, lba, n)
+	}
+	if s := d.writeBlocks(data, 0, lba, n); s.Key != NoSense {
+		return s
+	}
+	return d.seal(lba, min(n, total(data)/d.blockSize))
 }
 
 // writeBlocks writes n blocks at lba from the data after its first skip bytes.

@@ -93,7 +93,7 @@ func formatLength(d *Disk, cdb []byte) (out, in uint64) {
 
 // format keeps the block size and the capacity. Defect lists are taken if they
 // are empty.
-func (d *Disk) format(_ *nexus, c *Command) Sense {
+func (d *Disk) format(n *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense {
 		return s
 	}
@@ -103,7 +103,7 @@ func (d *Disk) format(_ *nexus, c *Command) Sense {
 	if c.CDB[4]&3 == 3 {
 		return InvalidField(4, 1)
 	}
-	info, usage, immed := c.CDB[1]>>6, byte(0), false
+	usage, immed := byte(0), false
 	work := d.eraseAll
 	if c.CDB[1]&0x10 != 0 {
 		f, s := d.formatList(c)
@@ -121,10 +121,38 @@ func (d *Disk) format(_ *nexus, c *Command) Sense {
 	} else if c.CDB[1]&0x2f != 0 {
 		return InvalidField(1, highBit(c.CDB[1]&0x2f))
 	}
-	if info != 0 || usage != 0 {
-		return InvalidField(1, 7)
+	kind, s := d.formatKind(c.CDB[1]>>6, usage)
+	if s.Key != NoSense {
+		return s
 	}
-	return d.erase(c, immed, ASCNotReadyFormatInProgress, formatting, formatFailed, work)
+	return d.erase(c, immed, ASCNotReadyFormatInProgress, formatting, formatFailed, func(j *job) Sense {
+		s := work(j)
+		if was := d.protectedAs.Load(); s.Key == NoSense && was != kind {
+			d.protectedAs.Store(kind)
+			d.mu.Lock()
+			d.attendOthers(n, ASCCapacityDataHasChanged)
+			d.mu.Unlock()
+		}
+		return s
+	})
+}
+
+// formatKind is the protection type that FMTPINFO and PROTECTION FIELD USAGE ask
+// for (SBC-4 table 40).
+func (d *Disk) formatKind(info, usage byte) (kind uint32, s Sense) {
+	switch {
+	case info == 0 && usage == 0:
+		return 0, Sense{}
+	case info == 0:
+		return 0, InvalidParameter(0, 2)
+	case info == 1, !d.protectable():
+		return 0, InvalidField(1, 7)
+	case info == 2 && usage == 0:
+		return 1, Sense{}
+	case info == 3 && usage <= 1:
+		return 2 + uint32(usage), Sense{}
+	}
+	return 0, InvalidParameter(0, 2)
 }
 
 // formatData is the parameter list of FORMAT UNIT.

@@ -56,7 +56,7 @@ const (
 	quiet
 
 	// protect takes RDPROTECT, WRPROTECT or VRPROTECT in byte 1 (byte 10 of 32)
-	// if the disk is formatted with protection information.
+	// if the disk can have protection information. run looks at the field.
 	protect
 )
 
@@ -93,7 +93,7 @@ func newTable(d *Disk) *table {
 		if o.when != nil && !o.when(d) {
 			continue
 		}
-		e := newEntry(o, d.protected())
+		e := newEntry(o, d.protectable())
 		t[e.code] = append(t[e.code], e)
 	}
 	for _, list := range t {
@@ -102,13 +102,13 @@ func newTable(d *Disk) *table {
 	return t
 }
 
-func newEntry(o *op, protected bool) *entry {
+func newEntry(o *op, protectable bool) *entry {
 	usage, err := hex.DecodeString(strings.ReplaceAll(o.usage, " ", ""))
 	if err != nil || len(usage) < 6 {
 		panic(fmt.Sprintf("lun: usage bitmap of %s: %v", o.name, err))
 	}
 	e := &entry{op: o, code: usage[0], action: -1, usage: usage}
-	if o.class&protect != 0 && protected {
+	if o.class&protect != 0 && protectable {
 		if e.code == variable {
 			usage[10] |= 0xe0
 		} else {

@@ -12,8 +12,10 @@ var verifyOps = []op{
 	{name: "WRITE AND VERIFY(10)", usage: "2e 16 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
 	{name: "WRITE AND VERIFY(12)", usage: "ae 16 ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
 	{name: "WRITE AND VERIFY(16)", usage: "8e 16 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium | protect, moves: movesCompare, run: (*Disk).compareAndWrite},
-	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).orWrite},
+	{name: "VERIFY(32)", usage: "7f 00 00000000 3f 18 000a 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify, when: (*Disk).protectable},
+	{name: "WRITE AND VERIFY(32)", usage: "7f 00 00000000 3f 18 000c 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify, when: (*Disk).protectable},
+	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium, moves: movesCompare, run: (*Disk).compareAndWrite},
+	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium, moves: movesOut, run: (*Disk).orWrite},
 }
 
 // maxCompare is the most blocks that COMPARE AND WRITE takes, all that its
@@ -37,12 +39,13 @@ func byteCheckField(cdb []byte) Sense {
 
 func movesVerify(d *Disk, cdb []byte) (out, in uint64) {
 	lba, n := extent(cdb)
-	if n == 0 || d.outside(cdb, lba, n).Key != NoSense {
+	p, s := d.protection(cdb)
+	if s.Key != NoSense || n == 0 || d.outside(cdb, lba, n).Key != NoSense {
 		return 0, 0
 	}
 	switch byteCheck(cdb) {
 	case 1:
-		return n * d.blockSize, 0
+		return n * p.size(d.blockSize), 0
 	case 3:
 		return d.blockSize, 0
 	}
@@ -51,7 +54,11 @@ func movesVerify(d *Disk, cdb []byte) (out, in uint64) {
 
 func (d *Disk) verify(_ *nexus, c *Command) Sense {
 	lba, n := extent(c.CDB)
-	if byteCheck(c.CDB) == 2 {
+	p, s := d.protection(c.CDB)
+	if s.Key != NoSense {
+		return s
+	}
+	if check := byteCheck(c.CDB); check == 2 || check == 3 && p.transfer {
 		return byteCheckField(c.CDB)
 	}
 	if s := d.outside(c.CDB, lba, n); s.Key != NoSense || n == 0 {
@@ -61,6 +68,14 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 	d.count.blocksVerified.Add(n)
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
+	switch check := byteCheck(c.CDB); {
+	case p.kind != 0 && check == 1 && p.transfer:
+		return d.compareProtected(c.DataOut, p, lba, n)
+	case p.kind != 0:
+		if s := d.eachProtected(p, lba, n, nil); s.Key != NoSense {
+			return s
+		}
+	}
 	switch byteCheck(c.CDB) {
 	case 1:
 		return d.compare(c.DataOut, lba, n)
@@ -78,8 +93,7 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 		}
 		return Sense{}
 	}
-	s := d.readable(lba, n)
-	if s.Key != NoSense {
+	if s = d.readable(lba, n); s.Key != NoSense {
 		d.count.verifyErrors.Add(1)
 	}
 	return s
@@ -126,10 +140,37 @@ func (d *Disk) compare(data [][]byte, lba, n uint64) Sense {
 	return s
 }
 
+// compareProtected compares n blocks at lba and their protection information
+// with data, after both were checked. What isn't checked isn't compared.
+func (d *Disk) compareProtected(data [][]byte, p checks, lba, n uint64) Sense {
+	in := cursor{list: data}
+	want := make([]byte, d.blockSize+tupleSize)
+	n = min(n, total(data)/p.size(d.blockSize))
+	return d.eachProtected(p, lba, n, func(block []byte, t tuple, i uint64) Sense {
+		in.read(want)
+		sent := parseTuple(want[d.blockSize:])
+		if s := p.check(want[:d.blockSize], sent, lba+i, i); s.Key != NoSense {
+			return s
+		}
+		at := 0
+		for at < len(block) && block[at] == want[at] {
+			at++
+		}
+		if at == len(block) && (!p.guard || t.guard == sent.guard) && (!p.app || t.app == sent.app && t.ref == sent.ref) {
+			return Sense{}
+		}
+		return Sense{Key: Miscompare, Code: ASCMiscompareDuringVerify, Info: i*uint64(len(want)) + uint64(at), HasInfo: true}
+	})
+}
+
 func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	lba, n := extent(c.CDB)
 	if byteCheck(c.CDB) >= 2 {
 		return byteCheckField(c.CDB)
+	}
+	p, s := d.protection(c.CDB)
+	if s.Key != NoSense {
+		return s
 	}
 	if s := d.outside(c.CDB, lba, n); s.Key != NoSense {
 		return s
@@ -137,18 +178,20 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
 		return s
 	}
-	c.OutLen = n * d.blockSize
-	d.locks.share(lba, n)
-	defer d.locks.unshare(lba, n)
-	if s := d.writeBlocks(c.DataOut, 0, lba, n); s.Key != NoSense {
+	c.OutLen = n * p.size(d.blockSize)
+	d.lockWrite(lba, n)
+	defer d.unlockWrite(lba, n)
+	if s := d.put(c.DataOut, p, lba, n); s.Key != NoSense {
 		return s
 	}
 	// What is verified is the medium, so it has to be there (SBC-4 5.53).
 	if s := d.flush(); s.Key != NoSense {
 		return s
 	}
-	if byteCheck(c.CDB) == 1 {
-		return d.compare(c.DataOut, lba, min(n, total(c.DataOut)/d.blockSize))
+	if have := min(n, total(c.DataOut)/p.size(d.blockSize)); byteCheck(c.CDB) == 1 && p.transfer {
+		return d.compareProtected(c.DataOut, p, lba, have)
+	} else if byteCheck(c.CDB) == 1 {
+		return d.compare(c.DataOut, lba, have)
 	}
 	return d.readable(lba, n)
 }
@@ -186,6 +229,9 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	if s := d.writeBlocks(c.DataOut, n*d.blockSize, lba, n); s.Key != NoSense {
 		return s
 	}
+	if s := d.seal(lba, n); s.Key != NoSense {
+		return s
+	}
 	return d.settle(flags(c.CDB))
 }
 
@@ -201,6 +247,9 @@ func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
 	if s := d.or(c.DataOut, lba, n); s.Key != NoSense {
+		return s
+	}
+	if s := d.seal(lba, n); s.Key != NoSense {
 		return s
 	}
 	return d.settle(flags(c.CDB))
