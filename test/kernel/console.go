@@ -35,6 +35,16 @@ var complaints = []struct {
 	{"warning", regexp.MustCompile(`WARNING: CPU: |WARNING: .* at \S+:\d+`)},
 }
 
+// FindComplaint says whether a line of a kernel's log is a complaint.
+func FindComplaint(line string) (Complaint, bool) {
+	for _, k := range complaints {
+		if k.re.MatchString(line) {
+			return Complaint{Kind: k.kind, Line: strings.TrimSpace(line)}, true
+		}
+	}
+	return Complaint{}, false
+}
+
 // consoleTail is how many of a console's last lines are kept for messages.
 const consoleTail = 60
 
@@ -75,11 +85,8 @@ func (c *console) line(s string) {
 		c.tail = append(c.tail[:0], c.tail[1:]...)
 	}
 	c.tail = append(c.tail, s)
-	for _, k := range complaints {
-		if k.re.MatchString(s) {
-			c.complaints = append(c.complaints, Complaint{Kind: k.kind, Line: strings.TrimSpace(s)})
-			return
-		}
+	if k, ok := FindComplaint(s); ok {
+		c.complaints = append(c.complaints, k)
 	}
 }
 

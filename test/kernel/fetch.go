@@ -137,3 +137,20 @@ func CacheDir() (string, error) {
 	}
 	return filepath.Join(dir, "lunlab", "kernels"), nil
 }
+
+// ModulesOf finds the modules that go with a kernel image: a folder "modules"
+// beside it, or /lib/modules/VERSION for a file vmlinuz-VERSION; "" if there
+// is neither.
+func ModulesOf(image string) string {
+	candidates := []string{filepath.Join(filepath.Dir(image), "modules")}
+	if v, ok := strings.CutPrefix(filepath.Base(image), "vmlinuz-"); ok {
+		up := filepath.Dir(filepath.Dir(image)) // the root that boot/ is in
+		candidates = append(candidates, filepath.Join(up, "lib/modules", v), filepath.Join(up, "usr/lib/modules", v))
+	}
+	for _, c := range candidates {
+		if fi, err := os.Stat(c); err == nil && fi.IsDir() {
+			return c
+		}
+	}
+	return ""
+}

@@ -132,6 +132,9 @@ func (s *ModuleSet) Resolve(names ...string) ([]Module, error) {
 	return out, nil
 }
 
+// maxModule bounds a module, uncompressed; the largest in use are some 20 MiB.
+const maxModule = 256 << 20
+
 // readModule reads a module and its .modinfo section.
 func readModule(name, file string) (Module, error) {
 	m := Module{Name: name}
@@ -142,7 +145,7 @@ func readModule(name, file string) (Module, error) {
 	defer f.Close()
 	r, err := decompress(file, bufio.NewReaderSize(f, 1<<20))
 	if err == nil {
-		m.image, err = io.ReadAll(r)
+		m.image, err = io.ReadAll(io.LimitReader(r, maxModule))
 	}
 	if err != nil {
 		return m, fmt.Errorf("kernel modules: %s: %w", file, err)
