@@ -1,0 +1,133 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"lunlab/lun"
+	"lunlab/lun/store/mem"
+	"lunlab/target"
+	"lunlab/target/tcmu"
+)
+
+// diskSize is the size of a disk under test, in bytes: room for the I/Os of
+// the deepest case, 4 KiB each.
+const diskSize = 64 << 20
+
+// Names of what a case makes on the kernel.
+const (
+	deviceName = "ktest"
+	loopWWN    = "naa.50014050000c5e57"
+)
+
+// attach makes the disk of a case.
+func (rn *runner) attach(ctx context.Context, c Case) (*disk, error) {
+	if c.Host == SCSIDebug {
+		return attachDebug(ctx, c)
+	}
+	return rn.attachLoop(ctx, c)
+}
+
+// attachLoop makes a memory LUN of ours, behind TCMU and tcm_loop.
+func (rn *runner) attachLoop(ctx context.Context, c Case) (_ *disk, err error) {
+	store, err := mem.New(diskSize)
+	if err != nil {
+		return nil, err
+	}
+	unit, err := lun.NewDisk(store, lun.DiskOptions{})
+	if err != nil {
+		return nil, err
+	}
+	d := &disk{meter: target.NewMeter(unit)}
+	var undo []func(context.Context) error
+	d.remove = func() error {
+		// Whatever ended the case, what it made goes away.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 40*time.Second)
+		defer cancel()
+		for i := len(undo) - 1; i >= 0; i-- {
+			if err := undo[i](ctx); err != nil {
+				return err
+			}
+		}
+		return unit.Close()
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.remove())
+		}
+	}()
+	dev, err := rn.engine.Create(ctx, tcmu.Config{Name: deviceName, Size: diskSize}, d.meter)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, dev.Close)
+	loop, err := rn.engine.CreateLoop(ctx, tcmu.LoopConfig{
+		WWN: loopWWN, HWQueues: c.HWQueues, CanQueue: c.CanQueue, CmdPerLUN: c.CmdPerLUN,
+	})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, loop.Close)
+	blk, err := loop.Attach(ctx, dev, 0)
+	if err != nil {
+		return nil, err
+	}
+	d.name, d.device = filepath.Base(blk.Block), blk.HCTL
+	return d, nil
+}
+
+// attachDebug loads scsi_debug. Its commands take 20 ms at HZ=250, so that as
+// many are in flight as the kernel lets be.
+func attachDebug(ctx context.Context, c Case) (*disk, error) {
+	args := []string{
+		"scsi_debug", "delay=5", fmt.Sprintf("dev_size_mb=%d", diskSize>>20),
+		fmt.Sprintf("submit_queues=%d", c.HWQueues),
+	}
+	if c.HostTagset {
+		args = append(args, fmt.Sprintf("host_max_queue=%d", c.CanQueue))
+	} else {
+		args = append(args, fmt.Sprintf("max_queue=%d", c.CanQueue))
+	}
+	if err := modprobe(ctx, args...); err != nil {
+		return nil, err
+	}
+	d := &disk{remove: func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		defer cancel()
+		for { // udev, say, may still have the disk open
+			err := modprobe(ctx, "-r", "scsi_debug")
+			if err == nil || sleep(ctx, 100*time.Millisecond) != nil {
+				return err
+			}
+		}
+	}}
+	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		found, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*:*:*:*/block/*")
+		if len(found) > 0 {
+			d.name = filepath.Base(found[0])
+			d.device = filepath.Base(filepath.Dir(filepath.Dir(found[0])))
+			if _, err := os.Stat("/dev/" + d.name); err == nil {
+				return d, nil
+			}
+		}
+		if err := sleep(wait, 20*time.Millisecond); err != nil {
+			return nil, errors.Join(fmt.Errorf("scsi_debug was loaded, but no disk of it came: %w", err), d.remove())
+		}
+	}
+}
+
+// modprobe runs modprobe, which in a guest is this program.
+func modprobe(ctx context.Context, args ...string) error {
+	if out, err := exec.CommandContext(ctx, "modprobe", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("modprobe %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package scenario
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// WriteJSON writes the report as indented JSON.
+func (r *Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+type junitSuite struct {
+	XMLName  xml.Name    `xml:"testsuite"`
+	Name     string      `xml:"name,attr"`
+	Tests    int         `xml:"tests,attr"`
+	Failures int         `xml:"failures,attr"`
+	Errors   int         `xml:"errors,attr"`
+	Time     string      `xml:"time,attr"`
+	Stamp    string      `xml:"timestamp,attr"`
+	Cases    []junitCase `xml:"testcase"`
+}
+
+type junitCase struct {
+	Name    string        `xml:"name,attr"`
+	Class   string        `xml:"classname,attr"`
+	Time    string        `xml:"time,attr"`
+	Failure *junitMessage `xml:"failure,omitempty"`
+	Error   *junitMessage `xml:"error,omitempty"`
+	Out     string        `xml:"system-out,omitempty"`
+}
+
+type junitMessage struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+// WriteJUnit writes the report as JUnit XML: a case that differs is a failure,
+// one that could not be carried out an error.
+func (r *Report) WriteJUnit(w io.Writer) error {
+	s := junitSuite{
+		Name:  "lunlab ktest " + r.Kernel.Release,
+		Tests: len(r.Results),
+		Time:  fmt.Sprintf("%.3f", r.Elapsed.Seconds()),
+		Stamp: r.Started.UTC().Format("2006-01-02T15:04:05"),
+	}
+	for i := range r.Results {
+		res := &r.Results[i]
+		c := junitCase{Name: res.Name, Class: "limits", Time: fmt.Sprintf("%.3f", res.Elapsed.Seconds())}
+		for _, k := range res.Checks {
+			c.Out += k.String() + "\n"
+		}
+		switch res.Verdict {
+		case Differs:
+			s.Failures++
+			d := res.Differences()
+			c.Failure = &junitMessage{Message: d[0], Text: strings.Join(d, "\n")}
+		case Failed:
+			s.Errors++
+			first, _, _ := strings.Cut(res.Error, "\n")
+			c.Error = &junitMessage{Message: first, Text: res.Error}
+		}
+		s.Cases = append(s.Cases, c)
+	}
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	e := xml.NewEncoder(w)
+	e.Indent("", "  ")
+	if err := e.Encode(s); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+// WriteKTAP writes the report in the kernel's Test Anything Protocol, version 1
+// (Documentation/dev-tools/ktap.rst): a subtest for each case, and in it a
+// test for each thing that was checked.
+func (r *Report) WriteKTAP(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "KTAP version 1\n1..%d\n", len(r.Results))
+	ok := map[bool]string{true: "ok", false: "not ok"}
+	for i := range r.Results {
+		res := &r.Results[i]
+		fmt.Fprintf(&b, "  KTAP version 1\n  # Subtest: %s\n  1..%d\n", res.Name, len(res.Checks))
+		for j, c := range res.Checks {
+			fmt.Fprintf(&b, "  %s %d %s\n", ok[c.OK], j+1, strings.ReplaceAll(c.What, "#", ""))
+			if !c.OK {
+				fmt.Fprintf(&b, "  # %s\n", c)
+			}
+		}
+		for _, c := range res.Complaints {
+			fmt.Fprintf(&b, "  # kernel %s: %s\n", c.Kind, c.Line)
+		}
+		for line := range strings.Lines(res.Error) {
+			fmt.Fprintf(&b, "  # %s\n", strings.TrimRight(line, "\n"))
+		}
+		fmt.Fprintf(&b, "%s %d %s\n", ok[res.Verdict == AsPredicted], i+1, res.Name)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

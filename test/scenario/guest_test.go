@@ -1,0 +1,153 @@
+package scenario_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"lunlab/test/kernel"
+	"lunlab/test/kernel/kerneltest"
+	"lunlab/test/scenario"
+)
+
+// ktest runs cases on a kernel in a guest and returns the results by name.
+func ktest(t *testing.T, img kernel.Image, cases []scenario.Case) (scenario.Kernel, map[string]scenario.Result) {
+	t.Helper()
+	report := new(scenario.Report)
+	complaints, err := scenario.RunGuest(t.Context(), kernel.Config{
+		Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 4, Memory: 1536, Logf: t.Logf,
+	}, cases, report.Take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	report.WriteTable(&table)
+	t.Log("\n" + table.String())
+	for _, c := range complaints {
+		t.Errorf("while it booted, kernel %s: %s", c.Kind, c.Line)
+	}
+	byName := map[string]scenario.Result{}
+	for _, r := range report.Results {
+		byName[r.Name] = r
+	}
+	if len(byName) != len(cases) {
+		t.Errorf("%d results of %d cases", len(byName), len(cases))
+	}
+	return report.Kernel, byName
+}
+
+// asPredicted wants each case to be as predicted.
+func asPredicted(t *testing.T, results map[string]scenario.Result) {
+	t.Helper()
+	for name, r := range results {
+		if r.Verdict != scenario.AsPredicted {
+			t.Errorf("%s: %s: %s %s", name, r.Verdict, r.Error, strings.Join(r.Differences(), "; "))
+		}
+	}
+}
+
+// The distribution's kernel allocates every map and holds every depth.
+func TestStock(t *testing.T) {
+	k, results := ktest(t, kerneltest.Stock(t), scenario.Cases())
+	asPredicted(t, results)
+	if fmt.Sprint(k.Rules) != "[6.12]" {
+		t.Errorf("rules %v, want 6.12", k.Rules)
+	}
+	for name, r := range results {
+		if r.MapObserved != "allocated" {
+			t.Errorf("%s: budget map %s, want allocated", name, r.MapObserved)
+		}
+		if r.LowerTo > 0 && r.Lowered.Device != r.LowerTo {
+			t.Errorf("%s: %d in flight at queue_depth %d", name, r.Lowered.Device, r.LowerTo)
+		}
+	}
+}
+
+// observed is what a kernel of the series shows, in figures that were measured
+// by hand before there was this program: map, lowered depth held or not.
+type observed struct {
+	rules   string
+	elided  []string // names of the cases without a map
+	notHeld bool     // the lowered depth is stored and not held without a map
+	refused bool     // the lowered depth is refused without a map
+}
+
+var series = map[string]observed{
+	"base": {rules: "[6.12]"},
+	"s2":   {rules: "[6.12]"},
+	"v2a":  {refused: true, elided: elidedByV2},
+	"v2b":  {notHeld: true, elided: elidedByV2},
+	"no3":  {notHeld: true, elided: elidedByV2},
+	"nbt":  {notHeld: true, elided: elidedByV2},
+}
+
+// elidedByV2 are the cases with one hardware queue, or host-wide tags, and a
+// depth of at least can_queue.
+var elidedByV2 = []string{
+	"tcm_loop/1/64/64", "tcm_loop/1/64/128", "tcm_loop/1/1/1", "tcm_loop/1/8192/8192",
+	"scsi_debug/1/64/64", "scsi_debug/2/64/64/host-wide",
+}
+
+// The kernels of the series leave maps out exactly where the rules say, and do
+// not hold a depth that is lowered without one.
+func TestSeries(t *testing.T) {
+	for name, want := range series {
+		t.Run(name, func(t *testing.T) {
+			k, results := ktest(t, kerneltest.Named(t, name), scenario.Cases())
+			asPredicted(t, results)
+			if want.rules != "" && fmt.Sprint(k.Rules) != want.rules {
+				t.Errorf("rules %v, want %s", k.Rules, want.rules)
+			}
+			elided := map[string]bool{}
+			for _, n := range want.elided {
+				elided[n] = true
+			}
+			for name, r := range results {
+				if got := r.MapObserved == "elided"; got != elided[name] {
+					t.Errorf("%s: budget map %s", name, r.MapObserved)
+				}
+				if !elided[name] || r.LowerTo == 0 {
+					continue
+				}
+				if want.notHeld && (r.LowerErr != "" || r.Lowered.Device != r.Case.CanQueue) {
+					t.Errorf("%s: lowered to %d: error %q, %d in flight; want the whole can_queue", name, r.LowerTo, r.LowerErr, r.Lowered.Device)
+				}
+				if want.refused && r.LowerErr != "EINVAL" {
+					t.Errorf("%s: lowered to %d: error %q, want EINVAL", name, r.LowerTo, r.LowerErr)
+				}
+			}
+		})
+	}
+}
+
+// ktest --here is tried on a kernel that is not this machine's own: in a guest.
+func TestHere(t *testing.T) {
+	vm := kerneltest.Boot(t, kerneltest.Stock(t), kernel.Config{
+		SMP: 2, Memory: 1024, Load: []string{"sd_mod", "configfs"}, Carry: []string{"target_core_user", "tcm_loop"},
+	}, "fio")
+	var out, errs bytes.Buffer
+	code, err := vm.Run(t.Context(), []string{"/bin/lunlab", "ktest", "--here", "--case", "tcm_loop/1/64/64", "--json", "-"}, nil, &out, &errs)
+	if err != nil || code != 0 {
+		t.Fatalf("exit status %d, %v\n%s%s", code, err, out.String(), errs.String())
+	}
+	var r scenario.Report
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	if len(r.Results) != 1 || r.Results[0].MapObserved != "allocated" || r.Kernel.Accel != "" {
+		t.Errorf("report: %+v", r)
+	}
+
+	// What is missing is said, all of it at once.
+	code, err = vm.Run(t.Context(), []string{"/bin/lunlab", "ktest", "--here"}, []string{"PATH=/sbin"}, nil, &errs)
+	if err != nil || code != scenario.ExitCouldNotRun {
+		t.Fatalf("without scsi_debug and fio: exit status %d, %v; want 2", code, err)
+	}
+	for _, want := range []string{"no fio", "no scsi_debug"} {
+		if !strings.Contains(errs.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, errs.String())
+		}
+	}
+}

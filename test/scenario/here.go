@@ -1,0 +1,50 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Refusals says why the cases can't be carried out on the running kernel, each
+// with what would help; none if they can.
+func Refusals(cases []Case) []error {
+	var no []error
+	refuse := func(format string, args ...any) { no = append(no, fmt.Errorf(format, args...)) }
+	if os.Geteuid() != 0 {
+		refuse("not root: run it with sudo, or without --here, in a guest")
+	}
+	if _, err := exec.LookPath("fio"); err != nil {
+		refuse("no fio: apt-get install fio")
+	}
+	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+		refuse("the kernel has no BTF, which the probe reads structures by: CONFIG_DEBUG_INFO_BTF=y")
+	}
+	need := map[string]bool{}
+	for _, c := range cases {
+		if c.Host == SCSIDebug {
+			need["scsi_debug"] = true
+		} else {
+			need["target_core_user"], need["tcm_loop"] = true, true
+		}
+	}
+	for _, m := range []string{"target_core_user", "tcm_loop", "scsi_debug"} {
+		if need[m] && !haveModule(m) {
+			refuse("the kernel has no %s, neither loaded, built in nor as a module that modprobe finds", m)
+		}
+	}
+	if hosts, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*"); need["scsi_debug"] && len(hosts) > 0 {
+		refuse("scsi_debug is loaded already and has %d hosts: it is loaded with other parameters for each case, so remove it first: modprobe -r scsi_debug", len(hosts))
+	}
+	return no
+}
+
+func haveModule(name string) bool {
+	if _, err := os.Stat("/sys/module/" + name); err == nil {
+		return true
+	}
+	out, err := exec.Command("modprobe", "-n", "-v", name).CombinedOutput()
+	return err == nil && (strings.Contains(string(out), name) || len(out) == 0)
+}

@@ -1,0 +1,422 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lunlab/queue"
+	"lunlab/target"
+	"lunlab/test/probe"
+)
+
+// Times of a case. Under emulation an I/O takes half a millisecond.
+const (
+	caseTimeout  = 90 * time.Second
+	iopsTime     = 1500 * time.Millisecond
+	turnover     = 400 * time.Millisecond // all that was in flight has ended by then
+	fillQuiet    = 200 * time.Millisecond // nothing more comes
+	fillPatience = 15 * time.Second       // how long fewer than predicted are waited on
+)
+
+// disk is a block device under test, the one of a case's host.
+type disk struct {
+	name   string        // "sda"
+	device string        // "2:0:0:0"
+	meter  *target.Meter // nil where the target isn't ours
+	remove func() error
+}
+
+// sysfs reads an attribute of the disk, its SCSI device or its host.
+func (d *disk) sysfs(path ...string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(append([]string{"/sys/block", d.name}, path...)...))
+	return strings.TrimSpace(string(b)), err
+}
+
+func (d *disk) hostAttr(name string) (int, error) {
+	host, _, _ := strings.Cut(d.device, ":")
+	return readInt("/sys/class/scsi_host/host"+host, name)
+}
+
+func (d *disk) queueDepth() (int, error) { return readInt("/sys/block/"+d.name, "device/queue_depth") }
+
+func readInt(dir, name string) (int, error) {
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// set writes an attribute below the disk's sysfs folder.
+func (d *disk) set(value any, path ...string) error {
+	p := filepath.Join(append([]string{"/sys/block", d.name}, path...)...)
+	return os.WriteFile(p, fmt.Append(nil, value), 0)
+}
+
+// waitQueue waits for the disk's queue attributes, which come a moment after
+// its device node.
+func (d *disk) waitQueue(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("/sys/block/%s/queue/scheduler did not come", d.name))
+	defer cancel()
+	for {
+		if _, err := d.sysfs("queue/scheduler"); err == nil {
+			return nil
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// run is a case that is being carried out.
+type run struct {
+	*runner
+	Result
+	disk  *disk
+	pred  queue.Prediction
+	probe *probe.Probe
+	at    string // the step that is being done
+}
+
+func (r *run) step(what string) {
+	r.at = what
+	r.emit(Event{Step: &Step{Case: r.Name, What: what}})
+}
+
+// limits carries the case out: attach, compare what the kernel made of the
+// limits, verify data, measure, and watch what is in flight while queue_depth
+// is lowered and raised again.
+func (r *run) limits(ctx context.Context) error {
+	r.at = "predict"
+	if err := r.predict(); err != nil {
+		return err
+	}
+	r.step("attach")
+	// A probe of its own: the next case may get the same address for its disk.
+	var err error
+	if r.probe, err = probe.Open(probe.Options{Layout: r.layout}); err != nil {
+		return err
+	}
+	defer r.probe.Close()
+	d, err := r.attach(ctx, r.Case)
+	if err != nil {
+		return err
+	}
+	r.disk, r.Disk, r.Device = d, "/dev/"+d.name, d.device
+	if err := r.exercise(ctx); err != nil {
+		return errors.Join(err, r.detach())
+	}
+	r.step("detach")
+	return r.detach()
+}
+
+func (r *run) detach() error {
+	r.release()
+	return r.disk.remove()
+}
+
+// predict takes what the rules that fit the kernel say. Where several do and
+// are not of one mind about this case, there is no prediction.
+func (r *run) predict() error {
+	r.LowerTo = r.Case.LowerTo()
+	agree, err := queue.Agree(r.rules, r.Case.Limits, r.LowerTo)
+	if err != nil {
+		return err
+	}
+	if !agree {
+		return fmt.Errorf("no prediction: the rules that fit this kernel differ here; see lunlab rules")
+	}
+	if r.pred, err = r.rules[0].Predict(r.Case.Limits, r.LowerTo); err != nil {
+		return err
+	}
+	r.MapPredicted = mapWord(r.pred.Allocated)
+	return nil
+}
+
+func mapWord(allocated bool) string {
+	if allocated {
+		return "allocated"
+	}
+	return "elided"
+}
+
+func (r *run) exercise(ctx context.Context) error {
+	d, pred := r.disk, r.pred
+	if err := d.waitQueue(ctx); err != nil {
+		return err
+	}
+	// A host with track_queue_depth would raise a lowered depth by itself, by
+	// one each period: not while this is watched.
+	if _, err := d.sysfs("device/queue_ramp_up_period"); err == nil {
+		if err := d.set(24*60*60*1000, "device/queue_ramp_up_period"); err != nil {
+			return err
+		}
+	}
+	// An I/O scheduler has tags of its own, fewer than can_queue; merging makes
+	// one command of two I/Os.
+	if err := errors.Join(d.set("none", "queue/scheduler"), d.set(2, "queue/nomerges")); err != nil {
+		return err
+	}
+	if err := r.checkLimits(); err != nil {
+		return err
+	}
+	depth := r.Case.fioDepth()
+	jobs := pred.HWQueues
+
+	r.step("verify")
+	size := min(max(4<<20, 4096*depth), 16<<20)
+	_, err := fioJob{disk: r.Disk, depth: depth, jobs: 1, args: []string{
+		"--rw=randwrite", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", fmt.Sprintf("--size=%d", size),
+	}}.run(ctx)
+	if err != nil {
+		return fmt.Errorf("write with crc32c verify: %w", err)
+	}
+	r.check("written data, crc32c", "verified", "verified", "")
+
+	r.step("read IOPS")
+	read := fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
+		"--rw=randread", "--norandommap", "--time_based", "--runtime=" + fmt.Sprint(iopsTime.Milliseconds()) + "ms",
+	}}
+	if r.IOPS, err = read.run(ctx); err != nil {
+		return err
+	}
+
+	if err := r.watchDepth(ctx, fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
+		"--rw=randread", "--norandommap", "--time_based", "--runtime=600",
+	}}); err != nil {
+		return err
+	}
+	return r.checkRest()
+}
+
+// checkLimits compares the limits and the map that the kernel has with what is
+// predicted.
+func (r *run) checkLimits() error {
+	for _, a := range []struct {
+		name string
+		want int
+	}{
+		{"can_queue", r.Case.CanQueue},
+		{"cmd_per_lun", r.pred.CmdPerLUN},
+		{"nr_hw_queues", r.pred.HWQueues},
+	} {
+		got, err := r.disk.hostAttr(a.name)
+		if err != nil {
+			return err
+		}
+		r.check(a.name, a.want, got, "")
+	}
+	var err error
+	if r.QueueDepth, err = r.disk.queueDepth(); err != nil {
+		return err
+	}
+	r.check("queue_depth", r.pred.QueueDepth, r.QueueDepth, "")
+	return nil
+}
+
+// watchDepth holds completions back, so that what is in flight is all that the
+// kernel lets be in flight, at the first depth, a lowered and the first again.
+func (r *run) watchDepth(ctx context.Context, job fioJob) error {
+	r.step("fill")
+	if err := r.watch(); err != nil {
+		return err
+	}
+	fio, err := job.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		fio.cmd.Process.Kill()
+		<-fio.done
+	}()
+	dev, err := r.peak(ctx, r.pred.MaxInFlight, &r.Before)
+	if err != nil {
+		return err
+	}
+	r.MapObserved = string(dev.Map)
+	r.check("budget map", r.MapPredicted, r.MapObserved, r.pred.Reason)
+	r.checkPeak(fmt.Sprintf("most in flight at queue_depth %d", r.QueueDepth), r.pred.MaxInFlight, r.Before, "")
+	r.checkTokens(dev)
+
+	if w := r.pred.Lowered; w != nil {
+		r.step(fmt.Sprintf("lower queue_depth to %d", r.LowerTo))
+		if err := r.write(ctx, *w, &r.Lowered); err != nil {
+			return err
+		}
+		r.step(fmt.Sprintf("raise queue_depth to %d", r.QueueDepth))
+		back := queue.DepthWrite{
+			Requested: r.QueueDepth, Accepted: w.Accepted, Error: w.Error, QueueDepth: r.QueueDepth, MaxInFlight: r.pred.MaxInFlight,
+		}
+		if err := r.write(ctx, back, &r.Raised); err != nil {
+			return err
+		}
+	}
+	r.release()
+	r.step("stop fio")
+	_, err = fio.stop()
+	return err
+}
+
+// write writes a queue_depth while I/O runs and watches what is in flight then.
+func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
+	want, got := "accepted", "accepted"
+	if !w.Accepted {
+		want = w.Error
+	}
+	if err := r.disk.set(w.Requested, "device/queue_depth"); err != nil {
+		var no syscall.Errno
+		if !errors.As(err, &no) {
+			return err
+		}
+		if got = unix.ErrnoName(no); w.Requested == r.LowerTo {
+			r.LowerErr = got
+		}
+	}
+	what := fmt.Sprintf("queue_depth %d written", w.Requested)
+	r.check(what, want, got, w.Reason)
+	read, err := r.disk.queueDepth()
+	if err != nil {
+		return err
+	}
+	r.check(what+", reads back", w.QueueDepth, read, "")
+
+	// What was started at the depth before has to end first.
+	r.release()
+	if err := sleep(ctx, turnover); err != nil {
+		return err
+	}
+	if err := r.watch(); err != nil {
+		return err
+	}
+	if _, err := r.peak(ctx, w.MaxInFlight, peak); err != nil {
+		return err
+	}
+	r.checkPeak("most in flight then", w.MaxInFlight, *peak, w.Reason)
+	return nil
+}
+
+// watch begins a new watch of both witnesses and, where the target is ours,
+// holds completions back.
+func (r *run) watch() error {
+	if _, err := r.probe.Mark(); err != nil {
+		return err
+	}
+	if m := r.disk.meter; m != nil {
+		m.Mark()
+		m.Hold()
+	}
+	return nil
+}
+
+// peak stores the most in flight of this watch, once no more come.
+func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error) {
+	if m := r.disk.meter; m != nil {
+		if _, err := m.Fill(ctx, want, fillQuiet, fillPatience); err != nil {
+			return probe.Device{}, err
+		}
+		p.Target = m.Most()
+	} else if _, err := target.Settle(ctx, r.peakNow, want, 3*turnover, fillPatience); err != nil {
+		return probe.Device{}, err
+	}
+	dev, err := r.probed()
+	if err != nil {
+		return dev, err
+	}
+	p.Device = most(dev)
+	return dev, nil
+}
+
+// peakNow is the most in flight of this watch so far, 0 if it isn't known.
+func (r *run) peakNow() int {
+	dev, err := r.probed()
+	if err != nil {
+		return 0
+	}
+	return most(dev)
+}
+
+// most is the most in flight of a device since the last mark: what was when a
+// command started, or what is, if those that were held had all started before.
+func most(d probe.Device) int {
+	return max(d.Phases[len(d.Phases)-1].MaxInFlight, d.InFlight)
+}
+
+func (r *run) release() {
+	if r.disk.meter != nil {
+		r.disk.meter.Release()
+	}
+}
+
+// checkPeak checks both witnesses.
+func (r *run) checkPeak(what string, want int, p Peak, why string) {
+	if p.Target >= 0 {
+		r.check(what+", at the target", want, p.Target, why)
+	}
+	r.check(what+", in the kernel", want, p.Device, why)
+}
+
+// checkTokens checks the range of the budget tokens: INT_MAX for all commands
+// of a device without a map, else within the map.
+func (r *run) checkTokens(d probe.Device) {
+	want := fmt.Sprintf("%d to %d", r.pred.MinToken, r.pred.MaxToken)
+	got := fmt.Sprintf("%d to %d", d.MinToken, d.MaxToken)
+	if d.MinToken >= r.pred.MinToken && d.MaxToken <= r.pred.MaxToken {
+		got = want // fewer were used than there are
+	}
+	r.check("budget tokens", want, got, "")
+}
+
+// checkRest checks that nothing is left when nothing runs.
+func (r *run) checkRest() error {
+	if m := r.disk.meter; m != nil {
+		r.check("in flight at rest, at the target", 0, m.InFlight(), "")
+	}
+	dev, err := r.probed()
+	if err != nil {
+		return err
+	}
+	r.check("in flight at rest, in the kernel", 0, dev.InFlight, "")
+	lost, err := r.probe.Lost()
+	if err != nil {
+		return err
+	}
+	r.check("events that the probe lost", false, lost.Any(), "")
+	busy, err := r.disk.sysfs("device/device_busy")
+	if err != nil {
+		return err
+	}
+	r.check("device_busy at rest", "0", busy, r.pred.DeviceBusy)
+	return nil
+}
+
+// probed returns what the probe knows of the case's device.
+func (r *run) probed() (probe.Device, error) {
+	devs, err := r.probe.Snapshot()
+	if err != nil {
+		return probe.Device{}, err
+	}
+	for _, d := range devs {
+		if d.Address == r.Device && len(d.Phases) > 0 {
+			return d, nil
+		}
+	}
+	return probe.Device{}, fmt.Errorf("the probe has seen no command of %s", r.Device)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,182 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lunlab/queue"
+	"lunlab/target/tcmu"
+	"lunlab/test/probe"
+)
+
+// Event is something that a run tells while it goes on; one field is set.
+type Event struct {
+	Kernel *Kernel `json:"kernel,omitempty"`
+	Step   *Step   `json:"step,omitempty"`
+	Result *Result `json:"result,omitempty"`
+}
+
+// Step says what is being done, Case that it is for a case.
+type Step struct {
+	Case string `json:"case,omitempty"`
+	What string `json:"what"`
+}
+
+// ErrStuck says that a case did not end in its time: what it has left in the
+// kernel can't be known, so no other is begun there.
+var ErrStuck = errors.New("the case is stuck in the kernel")
+
+// runner carries cases out on the running kernel.
+type runner struct {
+	emit   func(Event)
+	engine *tcmu.Engine
+	layout *probe.Layout // of the kernel's structures, found once
+	kmsg   *kmsg
+	rules  []queue.Rules
+	cpus   int
+}
+
+// Run carries the cases out on the running kernel, one after another, and
+// tells emit of what it does. It needs root and what [Refusals] lists.
+//
+// A case that fails is a result like others. Run's own errors are what keeps
+// all from going on; [ErrStuck] is one, after the result of the case that it
+// is about.
+func Run(ctx context.Context, cases []Case, emit func(Event)) (err error) {
+	rn := &runner{emit: emit}
+	emit(Event{Step: &Step{What: "look at the kernel"}})
+	if err := rn.open(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rn.close()) }()
+	for _, c := range cases {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if err := rn.one(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open gets what the cases share.
+func (rn *runner) open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, rn.close())
+		}
+	}()
+	if rn.kmsg, err = openKmsg(); err != nil {
+		return err
+	}
+	if err := tcmu.Prepare(ctx, tcmu.Options{}); err != nil {
+		return err
+	}
+	if rn.engine, err = tcmu.Open(tcmu.Options{}); err != nil {
+		return err
+	}
+	// What a run that was killed has left would be in the way.
+	if _, err := rn.engine.Cleanup(ctx, loopWWN); err != nil {
+		return err
+	}
+	if rn.layout, err = probe.LoadLayout(); err != nil {
+		return err
+	}
+	return rn.detect()
+}
+
+// detect finds the kernel's rules and tells of the kernel.
+func (rn *runner) detect() error {
+	found, err := probe.DetectRules(rn.layout)
+	if err != nil {
+		return err
+	}
+	if rn.rules = found.Candidates; len(rn.rules) == 0 {
+		return fmt.Errorf("the kernel's rules are none that lunlab knows: %s", found)
+	}
+	if rn.cpus, err = possibleCPUs(); err != nil {
+		return err
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err
+	}
+	k := Kernel{
+		Release: unix.ByteSliceToString(u.Release[:]), Version: unix.ByteSliceToString(u.Version[:]), CPUs: rn.cpus, Evidence: found.Evidence,
+	}
+	for _, r := range rn.rules {
+		k.Rules = append(k.Rules, r.Name)
+	}
+	rn.emit(Event{Kernel: &k})
+	return nil
+}
+
+// possibleCPUs is the number of CPUs that the kernel has room for, which is
+// what caps hardware queues: nr_cpu_ids.
+func possibleCPUs() (int, error) {
+	b, err := os.ReadFile("/sys/devices/system/cpu/possible")
+	if err != nil {
+		return 0, err
+	}
+	s := strings.TrimSpace(string(b)) // "0-3", or "0"
+	last, err := strconv.Atoi(s[strings.LastIndexAny(s, "-,")+1:])
+	if err != nil {
+		return 0, fmt.Errorf("possible CPUs %q: %w", s, err)
+	}
+	return last + 1, nil
+}
+
+func (rn *runner) close() error {
+	var errs []error
+	if rn.engine != nil {
+		errs = append(errs, rn.engine.Close())
+	}
+	if rn.kmsg != nil {
+		errs = append(errs, rn.kmsg.close())
+	}
+	return errors.Join(errs...)
+}
+
+// one carries one case out and emits its result.
+func (rn *runner) one(ctx context.Context, c Case) error {
+	c.CPUs = rn.cpus
+	r := &run{runner: rn, Result: Result{Case: c, Name: c.Name(), Before: noPeak, Lowered: noPeak, Raised: noPeak}}
+	start := time.Now()
+	limited, cancel := context.WithTimeoutCause(ctx, caseTimeout, fmt.Errorf("it took over %v", caseTimeout))
+	defer cancel()
+	err := r.limits(limited)
+	r.Elapsed = time.Since(start)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		r.Error = fmt.Sprintf("%s: %v", r.at, err)
+	}
+	var kerr error
+	r.Complaints, kerr = rn.kmsg.complaints()
+	r.judge()
+	rn.emit(Event{Result: &r.Result})
+	if limited.Err() != nil {
+		showBlocked()
+		return ErrStuck
+	}
+	return kerr
+}
+
+// showBlocked has the kernel print the stacks of its blocked tasks to its log
+// and console (sysrq w).
+func showBlocked() {
+	if old, err := os.ReadFile("/proc/sys/kernel/printk"); err == nil {
+		os.WriteFile("/proc/sys/kernel/printk", []byte("7"), 0)
+		defer os.WriteFile("/proc/sys/kernel/printk", old, 0)
+	}
+	os.WriteFile("/proc/sysrq-trigger", []byte("w"), 0)
+}
