@@ -3,8 +3,12 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -20,15 +24,31 @@ func main() {
 		SilenceUsage:  true,
 	}
 	root.AddCommand(
+		ktestCommand(),
 		rulesCommand(),
 		serveCommand(),
 		probeCommand(),
 		attachCommand(),
 		checkCommand(),
 		exampleCommand(),
+		agentCommand(),
 	)
-	if err := root.Execute(); err != nil {
+	// The first signal ends what runs in good order, the next at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	err := root.ExecuteContext(ctx)
+	var status exitStatus
+	switch {
+	case err == nil:
+	case errors.As(err, &status):
+		os.Exit(int(status))
+	default:
 		fmt.Fprintln(os.Stderr, "lunlab:", err)
 		os.Exit(2)
 	}
 }
+
+// exitStatus ends lunlab with that status, when all has been said.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }

@@ -1,19 +1,28 @@
 package main
 
 import (
+	"errors"
 	"net"
+	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"lunlab/test/kernel"
+	"lunlab/test/kernel/kerneltest"
 )
 
 func TestMain(m *testing.M) {
+	kernel.Main() // a guest that a script boots has this program as its init
 	testscript.Main(m, map[string]func(){"lunlab": main})
 }
 
 // TestScripts runs the sessions in testdata. They have, besides testscript's own:
-// $PORT, a port that was free; waitport ADDRESS, which waits until someone listens.
+// $PORT, a port that was free; waitport ADDRESS, which waits until someone listens;
+// status N COMMAND..., which wants that exit status; kernel, which sets $KERNEL and
+// $MODULES to the distribution's.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -28,7 +37,15 @@ func TestScripts(t *testing.T) {
 			e.Setenv("PORT", port)
 			return err
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"waitport": waitport},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"waitport": waitport,
+			"status":   status,
+			"kernel": func(ts *testscript.TestScript, _ bool, _ []string) {
+				img := kerneltest.Stock(t)
+				ts.Setenv("KERNEL", img.Kernel)
+				ts.Setenv("MODULES", img.Modules)
+			},
+		},
 	})
 }
 
@@ -45,4 +62,23 @@ func waitport(ts *testscript.TestScript, neg bool, args []string) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	ts.Fatalf("nobody listens on %s", args[0])
+}
+
+func status(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N command args...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
 }

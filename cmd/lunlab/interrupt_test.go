@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lunlab/test/kernel/kerneltest"
+	"lunlab/test/need"
+)
+
+// running returns the processes whose command line has the text.
+func running(text string) []string {
+	var out []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(text)) {
+			out = append(out, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return out
+}
+
+// A guest ends with the run that booted it, whether that is interrupted or
+// killed, and nothing stays in the temporary folder after an interrupt.
+func TestNothingKeepsRunning(t *testing.T) {
+	need.Program(t, "qemu-system-x86_64", "qemu-system-x86")
+	img := kerneltest.Stock(t)
+	for _, sig := range []os.Signal{os.Interrupt, os.Kill} {
+		t.Run(sig.String(), func(t *testing.T) {
+			tmp := t.TempDir()
+			mark := fmt.Sprintf("lunlab.mark=%d.%d", os.Getpid(), time.Now().UnixNano())
+			cmd := exec.Command(kerneltest.Lunlab(t), "ktest", "--kernel", img.Kernel, "--accel", "tcg",
+				"--append", mark, "--console", filepath.Join(tmp, "console.log"))
+			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			guest := func() bool {
+				for _, p := range running(mark) {
+					if p != fmt.Sprint(cmd.Process.Pid) {
+						return true
+					}
+				}
+				return false
+			}
+			wait(t, "the guest to start", guest)
+			cmd.Process.Signal(sig)
+			err := cmd.Wait()
+			wait(t, "the guest to end", func() bool { return !guest() })
+			if sig == os.Kill {
+				return
+			}
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "interrupt") {
+				t.Errorf("%v, %q; want exit status 2 and a word about the interrupt", err, stderr.String())
+			}
+			if left, _ := filepath.Glob(filepath.Join(tmp, "lunlab-*")); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+func wait(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

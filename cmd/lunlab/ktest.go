@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lunlab/test/kernel"
+	"lunlab/test/scenario"
+)
+
+func ktestCommand() *cobra.Command {
+	var (
+		cfg                           kernel.Config
+		here, list, ktap              bool
+		jsonFile, junitFile, globText string
+		consoleFile                   string
+		timeout                       time.Duration
+	)
+	c := &cobra.Command{
+		Use:   "ktest",
+		Short: "Boot a kernel, give it our LUNs, and compare what it does with its rules",
+		Long: `Boot a kernel in QEMU with lunlab as its init, give it SCSI hosts with chosen
+limits, and report what the kernel did beside what its rules predict.
+
+Each configuration makes a host (tcm_loop with a memory LUN of ours behind TCMU;
+scsi_debug where the tags are to be host-wide), verifies written data, measures
+random reads, then holds completions back so that all the commands are in flight
+that the kernel lets be, lowers queue_depth to an eighth while fio runs, and
+raises it again. Commands in flight are counted twice: by the target that holds
+them, and in the kernel by a BPF probe, in parentheses. The prediction comes
+from the rules (see "lunlab rules") that fit what the kernel shows of itself.
+
+Without --kernel, the distribution's kernel is downloaded once, unpacked into
+the cache and never installed. KVM is used where a guest starts under it.
+
+The exit status is 0 if all was as predicted, 1 if something differs, 2 if it
+could not run.`,
+		Example: `  lunlab ktest
+  lunlab ktest --kernel ~/linux/arch/x86/boot/bzImage --modules ~/linux
+  lunlab ktest --kernel bzImage --case 'tcm_loop/1/*' --json result.json
+  sudo lunlab ktest --here`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cases, err := chooseCases(globText)
+			if err != nil {
+				return err
+			}
+			if list {
+				for _, c := range cases {
+					fmt.Fprintln(cmd.OutOrStdout(), c.Name())
+				}
+				return nil
+			}
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not done after %v (--timeout)", timeout))
+			defer cancel()
+			p := newProgress(cmd.ErrOrStderr(), len(cases))
+			defer p.clear()
+			report := &scenario.Report{Started: time.Now()}
+			take := func(e scenario.Event) {
+				p.event(e)
+				report.Take(e)
+			}
+			if here {
+				err = ktestHere(ctx, cases, take)
+			} else {
+				err = ktestGuest(ctx, cfg, consoleFile, p.logf, cases, report, take)
+			}
+			report.Elapsed = time.Since(report.Started)
+			p.clear()
+			if err != nil && len(report.Results) == 0 {
+				return err
+			}
+			if werr := writeReports(cmd.OutOrStdout(), report, ktap, jsonFile, junitFile); werr != nil {
+				return werr
+			}
+			if err != nil {
+				return err
+			}
+			if s := report.ExitStatus(); s != 0 {
+				return exitStatus(s)
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&cfg.Kernel, "kernel", "", "kernel `image` to boot (bzImage); default: the distribution's")
+	f.StringVar(&cfg.Modules, "modules", "", "`folder` of its modules; default: modules beside the image, or /lib/modules/VERSION for vmlinuz-VERSION")
+	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user and scsi_debug)")
+	f.StringVar(&globText, "case", "*/*", "only configurations host/queues/can_queue/cmd_per_lun that match the shell `pattern`")
+	f.BoolVar(&list, "list", false, "list the configurations and do nothing")
+	f.StringVar(&jsonFile, "json", "", "write the report as JSON to `file`, - for standard output instead of the table")
+	f.StringVar(&junitFile, "junit", "", "write the report as JUnit XML to `file`")
+	f.BoolVar(&ktap, "ktap", false, "print the report as KTAP instead of the table")
+	f.DurationVar(&timeout, "timeout", 15*time.Minute, "give up after this time")
+	f.StringVar(&cfg.Accel, "accel", "auto", "auto, kvm or tcg; auto takes KVM where a guest starts under it")
+	f.IntVar(&cfg.SMP, "smp", 4, "the guest's CPUs; they cap hardware queues")
+	f.IntVar(&cfg.Memory, "mem", 1536, "the guest's memory in MiB")
+	f.StringVar(&cfg.Append, "append", "", "more of a kernel command line")
+	f.StringVar(&cfg.QEMU, "qemu", "qemu-system-x86_64", "QEMU to run")
+	f.DurationVar(&cfg.BootTimeout, "boot-timeout", 90*time.Second, "give a guest up that isn't in userspace after this time")
+	f.StringVar(&consoleFile, "console", "", "keep the guest's console in `file`; default: console.log in the cache")
+	return c
+}
+
+// chooseCases returns the cases whose names match the pattern.
+func chooseCases(pattern string) ([]scenario.Case, error) {
+	var out []scenario.Case
+	for _, c := range scenario.Cases() {
+		ok, err := path.Match(pattern, c.Name())
+		if err != nil {
+			return nil, fmt.Errorf("--case %q: %w", pattern, err)
+		}
+		// A pattern for the front matches too: "tcm_loop/2/*".
+		for name := path.Dir(c.Name()); !ok && name != "."; name = path.Dir(name) {
+			ok, _ = path.Match(pattern, name)
+		}
+		if ok {
+			out = append(out, c)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("--case %q matches no configuration; --list shows them", pattern)
+	}
+	return out, nil
+}
+
+func ktestHere(ctx context.Context, cases []scenario.Case, take func(scenario.Event)) error {
+	if no := scenario.Refusals(cases); len(no) > 0 {
+		return fmt.Errorf("can't run on this kernel:\n%w", errors.Join(no...))
+	}
+	return scenario.Run(ctx, cases, take)
+}
+
+func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), cases []scenario.Case, report *scenario.Report, take func(scenario.Event)) error {
+	cache, err := kernel.CacheDir()
+	if err != nil {
+		return err
+	}
+	if cfg.Kernel == "" {
+		img, err := kernel.Distribution(ctx, cache, logf)
+		if err != nil {
+			return err
+		}
+		cfg.Kernel = img.Kernel
+		if cfg.Modules == "" {
+			cfg.Modules = img.Modules
+		}
+	} else if cfg.Modules == "" {
+		cfg.Modules = kernel.ModulesOf(cfg.Kernel)
+	}
+	if consoleFile == "" {
+		consoleFile = filepath.Join(filepath.Dir(cache), "console.log")
+		if err := os.MkdirAll(filepath.Dir(consoleFile), 0o755); err != nil {
+			return err
+		}
+	}
+	console, err := os.Create(consoleFile)
+	if err != nil {
+		return err
+	}
+	defer console.Close()
+	cfg.Console, cfg.Logf = console, logf
+	report.Complaints, err = scenario.RunGuest(ctx, cfg, cases, take)
+	if err != nil {
+		return fmt.Errorf("%w\n  the whole console: %s", err, consoleFile)
+	}
+	return nil
+}
+
+func writeReports(w io.Writer, r *scenario.Report, ktap bool, jsonFile, junitFile string) error {
+	toFile := func(name string, write func(io.Writer) error) error {
+		if name == "" {
+			return nil
+		}
+		f, err := os.Create(name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(f), f.Close())
+	}
+	if err := toFile(junitFile, r.WriteJUnit); err != nil {
+		return err
+	}
+	switch {
+	case jsonFile == "-":
+		return r.WriteJSON(w)
+	case ktap:
+		if err := r.WriteKTAP(w); err != nil {
+			return err
+		}
+	default:
+		if err := r.WriteTable(w); err != nil {
+			return err
+		}
+	}
+	return toFile(jsonFile, r.WriteJSON)
+}
+
+// agentCommand is the guest's side of ktest.
+func agentCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    scenario.AgentCommand + " CASES",
+		Short:  "Carry out configurations, given as JSON, and write events as JSON lines",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w := cmd.OutOrStdout()
+			err := scenario.Agent(cmd.Context(), args[0], func(b []byte) error {
+				_, err := w.Write(b)
+				return err
+			})
+			if errors.Is(err, scenario.ErrStuck) {
+				return exitStatus(scenario.ExitStuck)
+			}
+			return err
+		},
+	}
+}
