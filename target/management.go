@@ -54,6 +54,7 @@ func (a *Aborting) collect(n *Nexus, match func(*Task) bool) int {
 	}
 	n.mu.Unlock()
 	for _, t := range gone {
+		t.lu.counters.aborted.Add(1)
 		t.owner.TaskAborted(t)
 	}
 	return count

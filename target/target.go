@@ -56,6 +56,7 @@ type LogicalUnit struct {
 	inFlight     atomic.Int64
 	mostInFlight atomic.Int64
 	full         atomic.Uint64
+	counters     counters
 }
 
 type unitKind uint8

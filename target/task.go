@@ -12,10 +12,11 @@ type Task struct {
 	// Tag names the task among those of its nexus.
 	Tag uint64
 
-	nexus *Nexus
-	owner Owner
-	lu    *LogicalUnit
-	next  *Task // in the nexus's table
+	nexus   *Nexus
+	owner   Owner
+	lu      *LogicalUnit
+	next    *Task // in the nexus's table
+	entered int64 // by now()
 
 	// The rest is guarded by the nexus's lock.
 	state  taskState
@@ -64,7 +65,7 @@ const (
 func (n *Nexus) Enter(t *Task, owner Owner, lu *LogicalUnit, tag uint64) Admission {
 	t.nexus, t.owner, t.lu, t.Tag = n, owner, lu, tag
 	t.Nexus = &n.id
-	t.cancel, t.done = nil, nil
+	t.cancel, t.done, t.entered = nil, nil, now()
 	head := &n.tasks[tag%taskBuckets]
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -154,6 +155,11 @@ func (t *Task) leave(want taskState) bool {
 	n.unlink(t)
 	done := t.done
 	n.mu.Unlock()
+	if !ok {
+		t.lu.counters.aborted.Add(1)
+	} else if want == stateRunning {
+		t.lu.counters.count(t)
+	}
 	if done != nil {
 		close(done)
 	}

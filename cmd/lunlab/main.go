@@ -27,6 +27,7 @@ func main() {
 		ktestCommand(),
 		rulesCommand(),
 		serveCommand(),
+		statusCommand(),
 		probeCommand(),
 		attachCommand(),
 		checkCommand(),

@@ -9,32 +9,28 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"lunlab/lun"
-	"lunlab/lun/store/mem"
-	"lunlab/target"
+	"lunlab/lab"
 	"lunlab/target/iscsi"
 )
 
 const (
 	defaultListen = "127.0.0.1:3260"
-	defaultName   = "iqn.2026-01.example.lunlab:lab"
-
-	// thinLimit is how much of the thin LUN may be filled: it lies in memory.
-	thinLimit = 4 << 30
 
 	// graceTime is how long commands in flight may take to end after Ctrl-C.
 	graceTime = 30 * time.Second
 )
 
 type serveOptions struct {
+	file    string
 	listen  []string
 	name    string
+	socket  string
+	metrics string
 	verbose bool
 }
 
@@ -44,61 +40,88 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve LUNs over iSCSI, to any initiator",
 		Long: `Serve LUNs over iSCSI until Ctrl-C. It needs no privileges and no configuration:
-LUN 0 is 1 GiB of memory, LUN 1 a thin provisioned 1 TiB of which 4 GiB can be
-filled. Both are gone when it ends.
+without -f, LUN 0 is 1 GiB of memory, LUN 1 a thin provisioned 1 TiB of which
+4 GiB can be filled. Both are gone when it ends.
+
+Limits in lab.yaml mean here: can_queue, the commands that a session may have in
+flight; cmd_per_lun, those that a LUN takes before it answers TASK SET FULL;
+hw_queues, the connections that a session may have, 16 at the most.
 
 The first Ctrl-C asks initiators to log out and finishes what is in flight; a
-second one ends at once.`,
+second one ends at once. The exit status is 0 if all was finished, 2 for any
+error. "lunlab status" shows what a running one is doing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(&o, cmd.OutOrStdout(), cmd.ErrOrStderr()) },
 	}
-	cmd.Flags().StringArrayVar(&o.listen, "listen", []string{defaultListen}, "`address`:port to listen on; may be given several times, port 0 takes a free one")
-	cmd.Flags().StringVar(&o.name, "name", defaultName, "iSCSI `name` of the target")
-	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log rejected PDUs too")
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "file", "f", "", "`lab.yaml` that says what to serve (lunlab example prints one)")
+	f.StringArrayVar(&o.listen, "listen", nil, "`address`:port to listen on; may be given several times, port 0 takes a free one (default what lab.yaml says, or "+defaultListen+")")
+	f.StringVar(&o.name, "name", "", "iSCSI `name` of the target, without -f (default "+defaultName+")")
+	f.StringVar(&o.socket, "socket", "", "unix socket for \"lunlab status\", `path` or none (default one in the user's runtime folder)")
+	f.StringVar(&o.metrics, "metrics", "", "`address`:port on which to serve /metrics for Prometheus")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log rejected PDUs too")
+	cmd.MarkFlagsMutuallyExclusive("file", "name")
 	return cmd
 }
 
-func serve(o *serveOptions, stdout, stderr io.Writer) error {
+func (o *serveOptions) config() (*lab.Config, error) {
+	if o.file != "" {
+		return lab.Load(o.file)
+	}
+	return defaultLab(o.name), nil
+}
+
+func serve(o *serveOptions, stdout, stderr io.Writer) (err error) {
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	t, err := defaultTarget(o.name)
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}
-	srv, err := iscsi.NewServer(iscsi.Options{
-		Targets: []*iscsi.Target{t},
-		Log:     slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
-	})
+	listen := o.listen
+	if len(listen) == 0 {
+		listen = cfg.ISCSI.Listen
+	}
+	if len(listen) == 0 {
+		listen = []string{defaultListen}
+	}
+	served, err := openServed(cfg)
 	if err != nil {
 		return err
 	}
-	var lns []net.Listener
-	for _, a := range o.listen {
-		ln, err := net.Listen("tcp", a)
-		if err != nil {
-			for _, ln := range lns {
-				ln.Close()
-			}
-			srv.Close()
-			return listenError(a, err)
+	defer func() { err = errors.Join(err, served.lab.Close()) }()
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	srv, err := iscsi.NewServer(iscsi.Options{Targets: served.targets, Log: log})
+	if err != nil {
+		return err
+	}
+	defer srv.Close()
+	lns, err := listenAll(listen)
+	if err != nil {
+		return err
+	}
+	stop, err := serveStatus(srv, log, o.socket, o.metrics, lns[0].Addr())
+	if err != nil {
+		for _, ln := range lns {
+			ln.Close()
 		}
-		lns = append(lns, ln)
+		return err
 	}
+	defer stop()
 	// From here on a signal ends it in order.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	fmt.Fprint(stdout, greeting(t, lns))
+	fmt.Fprint(stdout, served.greeting(lns))
 
-	served := make(chan error, len(lns))
+	failed := make(chan error, len(lns))
 	for _, ln := range lns {
-		go func() { served <- srv.Serve(ln) }()
+		go func() { failed <- srv.Serve(ln) }()
 	}
 	select {
-	case err := <-served:
-		srv.Close()
+	case err := <-failed:
 		return err
 	case <-signals:
 	}
@@ -110,50 +133,30 @@ func serve(o *serveOptions, stdout, stderr io.Writer) error {
 	select {
 	case err := <-ended:
 		if err != nil {
-			return fmt.Errorf("commands were still in flight after %v: %w", graceTime, err)
+			return fmt.Errorf("commands were still in flight after %v, and were aborted", graceTime)
 		}
-		return closeUnits(t)
+		return nil
 	case <-signals:
-		return errors.New("ended at once, with commands perhaps in flight")
+		fmt.Fprintln(stderr, "lunlab: ended at once, perhaps with commands in flight")
+		os.Exit(2)
+		return nil
 	}
 }
 
-// defaultTarget is what is served without a configuration.
-func defaultTarget(name string) (*iscsi.Target, error) {
-	d := target.New()
-	for n, u := range []struct {
-		size, limit int64
-		o           lun.DiskOptions
-	}{
-		{1 << 30, 1 << 30, lun.DiskOptions{Product: "memory", Thin: true}},
-		{1 << 40, thinLimit, lun.DiskOptions{Product: "thin", Thin: true}},
-	} {
-		s, err := mem.NewLimited(u.size, u.limit)
+// listenAll listens on all addresses or on none.
+func listenAll(addresses []string) ([]net.Listener, error) {
+	var lns []net.Listener
+	for _, a := range addresses {
+		ln, err := net.Listen("tcp", a)
 		if err != nil {
-			return nil, err
+			for _, ln := range lns {
+				ln.Close()
+			}
+			return nil, listenError(a, err)
 		}
-		n := uint16(n)
-		u.o.AbortTasks = func(x *lun.Nexus) { d.AbortTasksOf(n, x) }
-		disk, err := lun.NewDisk(s, u.o)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := d.Add(n, disk, target.Limits{}); err != nil {
-			return nil, err
-		}
+		lns = append(lns, ln)
 	}
-	return &iscsi.Target{Name: name, Alias: "lunlab", Device: d}, nil
-}
-
-// closeUnits flushes and closes what the target's units lie on.
-func closeUnits(t *iscsi.Target) error {
-	var errs []error
-	for _, u := range t.Device.Units() {
-		if c, ok := u.Unit().(io.Closer); ok {
-			errs = append(errs, c.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return lns, nil
 }
 
 func listenError(address string, err error) error {
@@ -174,53 +177,4 @@ func withPort(address, port string) string {
 		return address
 	}
 	return net.JoinHostPort(host, port)
-}
-
-// greeting says what is served and how it is used.
-func greeting(t *iscsi.Target, lns []net.Listener) string {
-	var b strings.Builder
-	for _, ln := range lns {
-		fmt.Fprintf(&b, "listening on %s\n", ln.Addr())
-	}
-	fmt.Fprintf(&b, "target %s\n", t.Name)
-	for _, u := range t.Device.Units() {
-		fmt.Fprintf(&b, "  LUN %d\n", u.Number())
-	}
-	portal := reachable(lns[0].Addr())
-	host, port, _ := net.SplitHostPort(portal)
-	url := fmt.Sprintf("iscsi://%s/%s", portal, t.Name)
-	escape := strings.NewReplacer(":", `\:`)
-	fmt.Fprintf(&b, `
-Use it:
-  iscsi-ls -s iscsi://%[1]s
-  iscsi-inq %[2]s/0
-  qemu-img info %[2]s/0
-  qemu-img convert -n -O raw disk.img %[2]s/0
-  qemu-io -f raw -c 'write -P 0x5a 0 1M' -c 'read -P 0x5a 0 1M' %[2]s/0
-  fio --name=read --ioengine=libiscsi --filename='%[3]s/0' --rw=randread --bs=4k --iodepth=32 --runtime=10 --time_based
-  qemu-system-x86_64 -drive file=%[2]s/0,format=raw,if=virtio
-As disks of this machine (root, open-iscsi), and off again:
-  iscsiadm -m discovery -t sendtargets -p %[1]s
-  iscsiadm -m node -T %[4]s -p %[1]s --login
-  iscsiadm -m node -T %[4]s -p %[1]s --logout
-From Windows:
-  iscsicli QAddTargetPortal %[5]s %[6]s
-  iscsicli QLoginTarget %[4]s
-
-`, portal, url, escape.Replace(url), t.Name, host, port)
-	return b.String()
-}
-
-// reachable is an address that a client on this machine can use for one that is
-// listened on.
-func reachable(a net.Addr) string {
-	t, ok := a.(*net.TCPAddr)
-	if !ok || !t.IP.IsUnspecified() {
-		return a.String()
-	}
-	host := "127.0.0.1"
-	if t.IP.To4() == nil {
-		host = "::1"
-	}
-	return net.JoinHostPort(host, fmt.Sprint(t.Port))
 }

@@ -377,6 +377,10 @@ func (c *conn) watch(now time.Time) {
 
 func (c *conn) give(why string) {
 	c.srv.log.Warn("connection dropped", "from", c.nc.RemoteAddr(), "why", why)
+	// What is unread stays in the kernel's memory otherwise, for long.
+	if t, ok := c.nc.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
 	c.nc.Close()
 }
 

@@ -48,5 +48,7 @@ func transportID(initiator string, isid [6]byte) []byte {
 
 // portName is an initiator port's name (RFC 7143 4.4.2).
 func portName(initiator string, isid [6]byte) string {
-	return fmt.Sprintf("%s,i,0x%x", initiator, isid)
+	return initiator + ",i," + isidString(isid)
 }
+
+func isidString(isid [6]byte) string { return fmt.Sprintf("0x%x", isid) }

@@ -9,24 +9,27 @@ import (
 // Params are the operational parameters of a session and of one of its
 // connections (RFC 7143 13), as they were negotiated.
 type Params struct {
-	MaxConnections           uint32
-	InitialR2T               bool
-	ImmediateData            bool
-	MaxBurstLength           uint32
-	FirstBurstLength         uint32
-	DefaultTime2Wait         uint32 // seconds
-	DefaultTime2Retain       uint32 // seconds
-	MaxOutstandingR2T        uint32
-	DataPDUInOrder           bool
-	DataSequenceInOrder      bool
-	ErrorRecoveryLevel       uint32
-	ISCSIProtocolLevel       uint32
-	TaskReporting            string
-	HeaderDigest, DataDigest bool // CRC32C or none; of a connection
+	MaxConnections      uint32
+	InitialR2T          bool
+	ImmediateData       bool
+	MaxBurstLength      uint32
+	FirstBurstLength    uint32
+	DefaultTime2Wait    uint32 // seconds
+	DefaultTime2Retain  uint32 // seconds
+	MaxOutstandingR2T   uint32
+	DataPDUInOrder      bool
+	DataSequenceInOrder bool
+	ErrorRecoveryLevel  uint32
+	ISCSIProtocolLevel  uint32 `json:"iSCSIProtocolLevel"`
+	TaskReporting       string
+
+	// HeaderDigest and DataDigest say whether there is one, CRC32C. They are a
+	// connection's own.
+	HeaderDigest, DataDigest bool `json:"-"`
 
 	// MaxRecvDataSegmentLength is the initiator's; TargetMaxRecvDataSegmentLength
 	// is what the target has declared. Both are of a connection.
-	MaxRecvDataSegmentLength       uint32
+	MaxRecvDataSegmentLength       uint32 `json:"-"`
 	TargetMaxRecvDataSegmentLength uint32
 }
 

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"lunlab/lab"
+	"lunlab/lun"
+	"lunlab/target"
+	"lunlab/target/iscsi"
+)
+
+const (
+	namePrefix  = "iqn.2026-01.example.lunlab:"
+	defaultName = namePrefix + "lab"
+
+	// maxConnections is the most connections of a session, whatever hw_queues says.
+	maxConnections = 16
+)
+
+// defaultLab is what is served without a configuration.
+func defaultLab(name string) *lab.Config {
+	if name == "" {
+		name = defaultName
+	}
+	return &lab.Config{Targets: []*lab.Target{{
+		Name:  "lab",
+		ISCSI: lab.ISCSITarget{Name: name, Alias: "lunlab"},
+		LUNs: []*lab.LUN{
+			{Number: 0, Thin: true, Store: lab.Store{Kind: lab.Memory, Size: 1 << 30}},
+			{Number: 1, Thin: true, Product: "thin", Store: lab.Store{Kind: lab.Memory, Size: 1 << 40, Limit: 4 << 30}},
+		},
+	}}}
+}
+
+// served is a lab as iSCSI targets.
+type served struct {
+	lab     *lab.Lab
+	targets []*iscsi.Target
+}
+
+// openServed opens what a configuration names.
+func openServed(cfg *lab.Config) (*served, error) {
+	devices := map[*lab.Target]*target.Target{}
+	for _, t := range cfg.Targets {
+		devices[t] = target.New()
+	}
+	l, err := cfg.Build(func(t *lab.Target, number int, n *lun.Nexus) {
+		devices[t].AbortTasksOf(uint16(number), n)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &served{lab: l}
+	for _, t := range cfg.Targets {
+		d := devices[t]
+		for _, u := range l.Of(t) {
+			if _, err := d.Add(uint16(u.Config.Number), u.Disk, target.Limits{CmdPerLUN: t.Limits.CmdPerLUN}); err != nil {
+				l.Close()
+				return nil, err
+			}
+		}
+		name := t.ISCSI.Name
+		if name == "" {
+			name = namePrefix + strings.ReplaceAll(strings.ToLower(t.Name), "_", "-")
+		}
+		s.targets = append(s.targets, &iscsi.Target{
+			Name: name, Alias: t.ISCSI.Alias, Device: d,
+			CanQueue: t.Limits.CanQueue, HWQueues: min(t.Limits.HWQueues, maxConnections),
+		})
+	}
+	return s, nil
+}
+
+// greeting says what is served and how it is used.
+func (s *served) greeting(lns []net.Listener) string {
+	var b strings.Builder
+	for _, ln := range lns {
+		fmt.Fprintf(&b, "listening on %s\n", ln.Addr())
+	}
+	portal := reachable(lns[0].Addr())
+	for i, t := range s.targets {
+		fmt.Fprintf(&b, "\ntarget %s\n", t.Name)
+		units := s.lab.Of(s.lab.Config.Targets[i])
+		for j, u := range units {
+			if j == maxGreeted {
+				fmt.Fprintf(&b, "  and %d more\n", len(units)-j)
+				break
+			}
+			fmt.Fprintf(&b, "  LUN %d: %s\n", u.Config.Number, describe(u.Config))
+		}
+		if len(units) > 0 {
+			commandsFor(&b, portal, t.Name, units[0].Config.Number)
+		}
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// maxGreeted is how many LUNs of a target are listed.
+const maxGreeted = 16
+
+func describe(u *lab.LUN) string {
+	s := size(u.Store.Size)
+	switch u.Store.Kind {
+	case lab.Memory:
+		s += " in memory"
+		if u.Store.Limit > 0 && u.Store.Limit < u.Store.Size {
+			s += ", of which " + size(u.Store.Limit) + " can be filled"
+		}
+	case lab.File:
+		if s = u.Store.Path; u.Store.Size > 0 {
+			s = size(u.Store.Size) + " in " + u.Store.Path
+		}
+	case lab.Null:
+		s += " of nothing"
+	}
+	if u.Thin {
+		s += ", thin"
+	}
+	if u.ReadOnly {
+		s += ", read-only"
+	}
+	return s
+}
+
+func size(n int64) string {
+	for _, u := range []struct {
+		bits uint
+		name string
+	}{{40, "TiB"}, {30, "GiB"}, {20, "MiB"}, {10, "KiB"}} {
+		if n >= 1<<u.bits && n%(1<<u.bits) == 0 {
+			return fmt.Sprintf("%d %s", n>>u.bits, u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// commandsFor prints commands that use a LUN, for each kind of initiator.
+func commandsFor(b *strings.Builder, portal, name string, lun int) {
+	host, port, _ := net.SplitHostPort(portal)
+	url := fmt.Sprintf("iscsi://%s/%s/%d", portal, name, lun)
+	fmt.Fprintf(b, `Use it:
+  iscsi-ls -s iscsi://%[1]s
+  iscsi-inq %[2]s
+  qemu-img info %[2]s
+  qemu-img convert -n -O raw disk.img %[2]s
+  qemu-io -f raw -c 'write -P 0x5a 0 1M' -c 'read -P 0x5a 0 1M' %[2]s
+  fio --name=read --ioengine=libiscsi --filename='%[3]s' --rw=randread --bs=4k --iodepth=32 --runtime=10 --time_based
+  qemu-system-x86_64 -drive file=%[2]s,format=raw,if=virtio
+As disks of this machine (root, open-iscsi), and off again:
+  iscsiadm -m discovery -t sendtargets -p %[1]s
+  iscsiadm -m node -T %[4]s -p %[1]s --login
+  iscsiadm -m node -T %[4]s -p %[1]s --logout
+From Windows:
+  iscsicli QAddTargetPortal %[5]s %[6]s
+  iscsicli QLoginTarget %[4]s
+`, portal, url, strings.ReplaceAll(url, ":", `\:`), name, host, port)
+}
+
+// reachable is an address that a client on this machine can use for one that is
+// listened on.
+func reachable(a net.Addr) string {
+	t, ok := a.(*net.TCPAddr)
+	if !ok || !t.IP.IsUnspecified() {
+		return a.String()
+	}
+	host := "127.0.0.1"
+	if t.IP.To4() == nil {
+		host = "::1"
+	}
+	return net.JoinHostPort(host, fmt.Sprint(t.Port))
+}
