@@ -29,6 +29,9 @@ type Facts struct {
 	// with the structure that v1 has for it (sdev_in_flight_data), or with the
 	// later versions' (sdev_cmds_allocated_data).
 	WalkV1, Walk Answer
+	// WalkUnknown: there are the functions that a walk needs, with neither
+	// structure, as a version that isn't known here may have them.
+	WalkUnknown Answer
 	// DepthNeedsMap: scsi_change_queue_depth can fail.
 	DepthNeedsMap Answer
 	// LibataRequestTag: libata takes the request tag on a SAS host too.
@@ -53,7 +56,8 @@ func Identify(f Facts) ([]Rules, []string) {
 	}
 	say(f.WalkV1, "device_busy has v1's walk over the tags", "")
 	say(f.Walk, "device_busy can walk the tags", "")
-	if f.WalkV1 == No && f.Walk == No {
+	say(f.WalkUnknown, "device_busy walks the tags as in no version that is known", "")
+	if f.WalkV1 == No && f.Walk == No && f.WalkUnknown != Yes {
 		why = append(why, "device_busy is the map's weight")
 	}
 	say(f.NeedsBudgetToken, "Scsi_Host has needs_budget_token", "")
@@ -80,7 +84,7 @@ func (r Rules) fits(f Facts) bool {
 	can := func(a Answer, has bool) bool { return a == Unknown || (a == Yes) == has }
 	elides := r.Elides != ElideNever
 	later := r.Elides == ElideHostTagsetOrOneQueue
-	if !can(f.WalkV1, elides && !later) || !can(f.Walk, later) || !can(f.NeedsBudgetToken, r.KnowsNeedsBudgetToken) {
+	if f.WalkUnknown == Yes || !can(f.WalkV1, elides && !later) || !can(f.Walk, later) || !can(f.NeedsBudgetToken, r.KnowsNeedsBudgetToken) {
 		return false
 	}
 	switch {

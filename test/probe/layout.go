@@ -95,8 +95,7 @@ var layoutTypes = []string{
 	"sdev_in_flight_data",      // v1's walk over the tags
 	"sdev_cmds_allocated_data", // the later versions'
 	"blk_mq_tagset_iter",
-	"scsi_device_busy",
-	"scsi_needs_budget_map",
+	"scsi_device_busy", // inline in a kernel without the series
 }
 
 func (l *Layout) has(field string) bool {

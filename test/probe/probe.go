@@ -6,7 +6,7 @@
 // Nothing is compiled on the way: the programs are assembled here, with the
 // offsets that the kernel's BTF gives. What is counted is counted in the
 // kernel; no event is shipped, so none is lost on the way. It takes root, and
-// Linux 5.13 or later, on a little-endian machine.
+// Linux 5.13 or later, on a little-endian 64-bit machine.
 package probe
 
 import (
@@ -15,7 +15,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -85,6 +87,9 @@ func Open(o Options) (*Probe, error) {
 	}
 	if o.MaxDevices < 1 || o.MaxCommands < 1 {
 		return nil, fmt.Errorf("probe: room for %d devices and %d commands: want at least 1 of each", o.MaxDevices, o.MaxCommands)
+	}
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 || strconv.IntSize != 64 {
+		return nil, fmt.Errorf("probe: it knows little-endian 64-bit machines only, and %s is none", runtime.GOARCH)
 	}
 	if o.Layout == nil {
 		l, err := LoadLayout()

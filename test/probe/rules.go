@@ -86,6 +86,9 @@ func (l *Layout) facts() facts {
 		Walk:             queue.YesNo(typ("sdev_cmds_allocated_data")),
 	}}
 	f.WalksTags = f.Walk == queue.Yes
+	if f.Walk == queue.No && f.WalkV1 == queue.No {
+		f.WalkUnknown = queue.YesNo(typ("scsi_device_busy") && typ("blk_mq_tagset_iter"))
+	}
 	return f
 }
 

@@ -64,14 +64,18 @@ func TestLibataTag(t *testing.T) {
 func TestFactsOfLayout(t *testing.T) {
 	l := layout612()
 	f := l.facts()
-	want := queue.Facts{NeedsBudgetToken: queue.No, PseudoDevice: queue.No, WalkV1: queue.No, Walk: queue.No}
+	want := queue.Facts{NeedsBudgetToken: queue.No, PseudoDevice: queue.No, WalkV1: queue.No, Walk: queue.No, WalkUnknown: queue.No}
 	if f.Facts != want {
 		t.Errorf("got %+v, want %+v", f.Facts, want)
+	}
+	l.Types = []string{"blk_mq_tagset_iter", "scsi_device_busy"}
+	if f := l.facts(); f.WalkUnknown != queue.Yes {
+		t.Errorf("with functions of no known version: got %+v", f)
 	}
 	l.Types = []string{"blk_mq_tagset_iter", "sdev_cmds_allocated_data"}
 	l.Fields["Scsi_Host.needs_budget_token"] = Field{Offset: 506, Size: 1, Bits: 1}
 	f = l.facts()
-	want.NeedsBudgetToken, want.Walk = queue.Yes, queue.Yes
+	want.NeedsBudgetToken, want.Walk, want.WalkUnknown = queue.Yes, queue.Yes, queue.Unknown
 	if f.Facts != want {
 		t.Errorf("got %+v, want %+v", f.Facts, want)
 	}
