@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,18 +14,6 @@ import (
 	"lunlab/test/need"
 )
 
-// running returns the processes whose command line has the text.
-func running(text string) []string {
-	var out []string
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(text)) {
-			out = append(out, filepath.Base(filepath.Dir(f)))
-		}
-	}
-	return out
-}
-
 // A guest ends with the run that booted it, whether that is interrupted or
 // killed, and nothing stays in the temporary folder after an interrupt.
 func TestNothingKeepsRunning(t *testing.T) {
@@ -35,7 +22,7 @@ func TestNothingKeepsRunning(t *testing.T) {
 	for _, sig := range []os.Signal{os.Interrupt, os.Kill} {
 		t.Run(sig.String(), func(t *testing.T) {
 			tmp := t.TempDir()
-			mark := fmt.Sprintf("lunlab.mark=%d.%d", os.Getpid(), time.Now().UnixNano())
+			mark := kerneltest.Mark()
 			cmd := exec.Command(kerneltest.Lunlab(t), "ktest", "--kernel", img.Kernel, "--accel", "tcg",
 				"--append", mark, "--console", filepath.Join(tmp, "console.log"))
 			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
@@ -44,14 +31,7 @@ func TestNothingKeepsRunning(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			guest := func() bool {
-				for _, p := range running(mark) {
-					if p != fmt.Sprint(cmd.Process.Pid) {
-						return true
-					}
-				}
-				return false
-			}
+			guest := func() bool { return len(kerneltest.Guests(mark)) > 0 }
 			wait(t, "the guest to start", guest)
 			cmd.Process.Signal(sig)
 			err := cmd.Wait()

@@ -56,6 +56,10 @@ type Config struct {
 	// with many drivers takes 4 s under TCG on an idle machine).
 	BootTimeout time.Duration
 
+	// Silence is the longest that a guest may say nothing while a command runs
+	// in it; 0 is no limit.
+	Silence time.Duration
+
 	// Console gets all that the guest prints on its serial console; may be nil.
 	Console io.Writer
 
@@ -100,6 +104,7 @@ type VM struct {
 	Accel string
 
 	cmd     *exec.Cmd
+	silence time.Duration
 	dir     string // of the initramfs and the socket
 	conn    net.Conn
 	out     messageWriter
@@ -245,7 +250,7 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 	}
 	defer l.Close()
 
-	vm := &VM{Accel: accel, dir: dir, in: make(chan guestMessage, 64), exited: make(chan struct{})}
+	vm := &VM{Accel: accel, silence: cfg.Silence, dir: dir, in: make(chan guestMessage, 64), exited: make(chan struct{})}
 	vm.console.log = cfg.Console
 	vm.cmd = exec.CommandContext(ctx, cfg.QEMU, cfg.qemuArgs(initrd, socket, accel)...)
 	vm.cmd.Stdout, vm.cmd.Stderr = &vm.console, &vm.stderr
@@ -312,14 +317,21 @@ func (vm *VM) read() {
 // Run runs a command in the guest and returns its exit status. Its output goes
 // to stdout and stderr, either of which may be nil.
 //
-// A guest that ends or panics meanwhile is a *[GuestError]. When ctx ends
+// A guest that ends, panics or is silent for too long is a *[GuestError]. When ctx ends
 // first, the guest is ended too.
 func (vm *VM) Run(ctx context.Context, argv, env []string, stdout, stderr io.Writer) (int, error) {
 	if err := vm.out.send(hostMessage{Run: &runRequest{Argv: argv, Env: env}}); err != nil {
 		return 0, vm.failed("the guest is gone")
 	}
+	var silent <-chan time.Time
 	for {
+		if vm.silence > 0 {
+			silent = time.After(vm.silence)
+		}
 		select {
+		case <-silent:
+			vm.kill()
+			return 0, vm.failed(fmt.Sprintf("the guest has said nothing for %v while it ran %s", vm.silence, argv[0]))
 		case m, ok := <-vm.in:
 			switch {
 			case !ok:

@@ -124,10 +124,22 @@ func attachDebug(ctx context.Context, c Case) (*disk, error) {
 	}
 }
 
-// modprobe runs modprobe, which in a guest is this program.
+// modprobe runs modprobe, which in a guest is this program. When ctx ends first
+// it is left alone: in the kernel, nothing can end it.
 func modprobe(ctx context.Context, args ...string) error {
-	if out, err := exec.CommandContext(ctx, "modprobe", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("modprobe %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	cmd := exec.Command("modprobe", args...)
+	done := make(chan error, 1)
+	go func() {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("modprobe %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("modprobe %s: %w", strings.Join(args, " "), context.Cause(ctx))
 	}
-	return nil
 }

@@ -23,6 +23,7 @@ type fioJob struct {
 
 // fioRun is a fio that is running.
 type fioRun struct {
+	ctx         context.Context
 	cmd         *exec.Cmd
 	out, errOut bytes.Buffer
 	done        chan struct{}
@@ -46,7 +47,7 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 		fmt.Sprintf("--cpus_allowed=0-%d", j.jobs-1), "--cpus_allowed_policy=split",
 		"--output-format=json",
 	}, j.args...)
-	r := &fioRun{cmd: exec.CommandContext(ctx, "fio", args...), done: make(chan struct{})}
+	r := &fioRun{ctx: ctx, cmd: exec.CommandContext(ctx, "fio", args...), done: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.errOut
 	r.cmd.WaitDelay = 5 * time.Second
 	if err := r.cmd.Start(); err != nil {
@@ -62,7 +63,9 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 // stop ends a fio that has no end of its own and returns its IOPS.
 func (r *fioRun) stop() (float64, error) {
 	r.cmd.Process.Signal(syscall.SIGINT)
-	<-r.done
+	if err := r.end(); err != nil {
+		return 0, err
+	}
 	var exit *exec.ExitError
 	if errors.As(r.err, &exit) && exit.ExitCode() == fioTerminated {
 		r.err = nil
@@ -73,10 +76,32 @@ func (r *fioRun) stop() (float64, error) {
 // fioTerminated is fio's exit status after a signal that it ended well for.
 const fioTerminated = 128
 
+// end waits for fio's end, or its context's.
+func (r *fioRun) end() error {
+	select {
+	case <-r.done:
+		return nil
+	case <-r.ctx.Done():
+		return fmt.Errorf("fio: %w", context.Cause(r.ctx))
+	}
+}
+
+// kill ends fio, whatever it does, and waits for it, but not for ever: in the
+// kernel, nothing can end it.
+func (r *fioRun) kill() {
+	r.cmd.Process.Kill()
+	select {
+	case <-r.done:
+	case <-time.After(5 * time.Second):
+	}
+}
+
 // wait waits for fio's end and returns the IOPS that it reports, reads and
 // writes together. An I/O or verification error is an error.
 func (r *fioRun) wait() (float64, error) {
-	<-r.done
+	if err := r.end(); err != nil {
+		return 0, err
+	}
 	b := r.out.Bytes()
 	if i := bytes.IndexByte(b, '{'); i > 0 { // fio puts some notes before
 		b = b[i:]

@@ -53,6 +53,7 @@ func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Ev
 	cfg.Files = prog
 	cfg.Load = append(cfg.Load, "sd_mod", "configfs", "target_core_user", "tcm_loop")
 	cfg.Carry = append(cfg.Carry, "scsi_debug")
+	cfg.Silence = caseTimeout + 30*time.Second // it would have said that the case is stuck
 	var outside []kernel.Complaint
 	for len(cases) > 0 {
 		g := &guestRun{emit: emit}
@@ -62,6 +63,9 @@ func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Ev
 		}
 		if err != nil && (ctx.Err() != nil || g.ended == 0 && g.current == "") {
 			return outside, err
+		}
+		if g.accel != "" {
+			cfg.Accel = g.accel // the choice is made, and told, once
 		}
 		cases = cases[min(g.ended, len(cases)):]
 		if err == nil {

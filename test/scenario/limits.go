@@ -21,6 +21,7 @@ import (
 // Times of a case. Under emulation an I/O takes half a millisecond.
 const (
 	caseTimeout  = 90 * time.Second
+	stuckTime    = 15 * time.Second // a scan that takes longer hangs
 	iopsTime     = 1500 * time.Millisecond
 	turnover     = 400 * time.Millisecond // all that was in flight has ended by then
 	fillQuiet    = 200 * time.Millisecond // nothing more comes
@@ -107,8 +108,8 @@ func (r *run) limits(ctx context.Context) error {
 		return err
 	}
 	defer r.probe.Close()
-	d, err := r.attach(ctx, r.Case)
-	if err != nil {
+	d, err := r.scan(ctx)
+	if d == nil {
 		return err
 	}
 	r.disk, r.Disk, r.Device = d, "/dev/"+d.name, d.device
@@ -118,6 +119,33 @@ func (r *run) limits(ctx context.Context) error {
 	r.step("detach")
 	return r.detach()
 }
+
+// scan attaches the case's disk. Where the rules say that the kernel never ends
+// the scan of its LUNs, that is checked, and there is no disk.
+func (r *run) scan(ctx context.Context) (*disk, error) {
+	if !r.pred.Stuck {
+		return r.attach(ctx, r.Case)
+	}
+	const what = "LUN scan"
+	ctx, cancel := context.WithTimeoutCause(ctx, stuckTime, errScanHangs)
+	defer cancel()
+	d, err := r.attach(ctx, r.Case)
+	if errors.Is(err, errScanHangs) {
+		r.MapObserved = scanHangs
+		r.check(what, "hangs", "hangs", r.pred.Reason)
+		return nil, ErrStuck
+	}
+	if err == nil {
+		r.check(what, "hangs", "ends", r.pred.Reason)
+	}
+	return d, err
+}
+
+// scanHangs is what the budget map's columns say of a device that the kernel
+// never finishes to scan.
+const scanHangs = "scan hangs"
+
+var errScanHangs = fmt.Errorf("the scan has not ended after %v", stuckTime)
 
 func (r *run) detach() error {
 	r.release()
@@ -139,6 +167,9 @@ func (r *run) predict() error {
 		return err
 	}
 	r.MapPredicted = mapWord(r.pred.Allocated)
+	if r.pred.Stuck {
+		r.MapPredicted, r.LowerTo = scanHangs, 0
+	}
 	return nil
 }
 
@@ -234,10 +265,7 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		fio.cmd.Process.Kill()
-		<-fio.done
-	}()
+	defer fio.kill()
 	dev, err := r.peak(ctx, r.pred.MaxInFlight, &r.Before)
 	if err != nil {
 		return err

@@ -55,7 +55,8 @@ type Result struct {
 	// LowerErr is the error that the kernel answered the lowered depth with.
 	LowerErr string `json:"lower_error,omitempty"`
 
-	// The budget map: "allocated" or "elided".
+	// The budget map: "allocated", "elided", or "scan hangs" for a device that
+	// the kernel never finishes to scan.
 	MapPredicted string `json:"map_predicted"`
 	MapObserved  string `json:"map_observed"`
 

@@ -157,14 +157,15 @@ func (rn *runner) one(ctx context.Context, c Case) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	stuck := limited.Err() != nil || errors.Is(err, ErrStuck)
+	if err != nil && !errors.Is(err, ErrStuck) {
 		r.Error = fmt.Sprintf("%s: %v", r.at, err)
 	}
 	var kerr error
 	r.Complaints, kerr = rn.kmsg.complaints()
 	r.judge()
 	rn.emit(Event{Result: &r.Result})
-	if limited.Err() != nil {
+	if stuck {
 		showBlocked()
 		return ErrStuck
 	}

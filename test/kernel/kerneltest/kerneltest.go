@@ -2,12 +2,14 @@
 package kerneltest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -123,6 +125,26 @@ func Run(t testing.TB, vm *kernel.VM, argv ...string) string {
 	}
 	return string(out)
 }
+
+// Guests returns the process ids of the QEMUs that have mark on their kernel's
+// command line.
+func Guests(mark string) []int {
+	var out []int
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil || !bytes.Contains(b, []byte(mark)) || !bytes.Contains(b, []byte("-kernel\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// Mark makes a word for a kernel's command line that no other guest has.
+func Mark() string { return fmt.Sprintf("lunlab.mark=%d.%d", os.Getpid(), time.Now().UnixNano()) }
 
 type buffer []byte
 
