@@ -189,7 +189,10 @@ func TestGuestRejections(t *testing.T) {
 func TestGuestEarlierCommands(t *testing.T) {
 	guest(t)
 	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=0")
-	d.set(debugDriver+"/ndelay", 900_000_000)
+	if _, err := layout(); err != nil { // not while commands are about to end
+		t.Fatal(err)
+	}
+	d.set(debugDriver+"/delay", 500) // jiffies: 2 s at 250 Hz
 	const readers = 5
 	l := d.load(readers)
 	for d.get("device_busy") < readers {
