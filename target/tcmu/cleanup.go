@@ -74,13 +74,12 @@ func (e *Engine) removeStale(ctx context.Context, name string) (removed []string
 	switch {
 	case errors.Is(err, ErrInUse), errors.Is(err, ErrExists):
 		return nil, nil
-	case errors.Is(err, os.ErrNotExist): // never enabled
+	case err != nil: // never enabled, most likely: there is no ring to serve
 		d = e.device(cfg, refuser{})
 		if err := e.claim(d); err != nil {
 			return nil, err
 		}
-	case err != nil:
-		return nil, err
+		defer e.disclaim(d)
 	}
 	links, err := e.linksTo(name)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"lunlab/lun"
 	"lunlab/target/tcmu"
 	"lunlab/test/kernel"
 	"lunlab/test/kernel/kerneltest"
@@ -39,12 +40,14 @@ func TestGuest(t *testing.T) {
 	}
 	vm := kerneltest.Boot(t, img, kernel.Config{
 		Init: bin,
-		Load: []string{"target_core_user", "tcm_loop", "sd_mod", "sg"},
+		// tcmu.Prepare loads the others.
+		Load: []string{"sd_mod", "sg"}, Carry: []string{"target_core_user", "tcm_loop"},
+		Files: map[string]string{"/opt/lunlab": kerneltest.Lunlab(t)},
 	}, "fio", "sg_reset", "sg_raw")
 	var out bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	code, err := vm.Run(ctx, []string{"/init", "-test.v", "-test.run", "^TestIn", "-test.timeout", "4m"}, []string{inGuest + "=1"}, &out, &out)
+	code, err := vm.Run(ctx, []string{"/init", "-test.v", "-test.run", "^TestIn" + os.Getenv("LUNLAB_TCMU_RUN"), "-test.timeout", "7m"}, []string{inGuest + "=1", "LUNLAB_TCMU_CYCLES=" + os.Getenv("LUNLAB_TCMU_CYCLES")}, &out, &out)
 	t.Log("in the guest:\n" + out.String())
 	report(t, out.String())
 	if err != nil || code != 0 {
@@ -108,41 +111,84 @@ const testWWN = "naa.5001405000000101"
 
 func run(t *testing.T, argv ...string) string {
 	t.Helper()
-	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	out, err := tryRun(t, argv...)
 	if err != nil {
 		t.Fatalf("%q: %v\n%s", argv, err, out)
 	}
-	return string(out)
+	return out
 }
 
-func TestInAttach(t *testing.T) {
-	e := guest(t)
-	ctx := t.Context()
-	u := newRAM(64 << 20)
-	dev, err := e.Create(ctx, tcmu.Config{Name: "t0", Size: uint64(len(u.data))}, u)
-	if err != nil {
+func tryRun(t *testing.T, argv ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+	return string(out), err
+}
+
+// bench is a device, a host and a disk.
+type bench struct {
+	dev  *tcmu.Device
+	loop *tcmu.Loop
+	disk *tcmu.Disk
+}
+
+// attach attaches unit as the only LUN of a host. It is detached by the test's
+// end, if it isn't before.
+func attach(t *testing.T, e *tcmu.Engine, unit lun.Unit, cfg tcmu.Config, loop tcmu.LoopConfig) *bench {
+	t.Helper()
+	b := &bench{}
+	var err error
+	cfg.Name, cfg.Size, loop.WWN = "t0", 64<<20, testWWN
+	if b.dev, err = e.Create(t.Context(), cfg, unit); err != nil {
 		t.Fatal(err)
 	}
-	loop, err := e.CreateLoop(ctx, tcmu.LoopConfig{WWN: testWWN, CanQueue: 64, CmdPerLUN: 32, HWQueues: 2})
-	if err != nil {
+	t.Cleanup(func() {
+		if t.Failed() && b.dev != nil {
+			b.dev.Offline()
+		}
+		b.detach(t)
+	})
+	if b.loop, err = e.CreateLoop(t.Context(), loop); err != nil {
 		t.Fatal(err)
 	}
-	disk, err := loop.Attach(ctx, dev, 3)
-	if err != nil {
+	if b.disk, err = b.loop.Attach(t.Context(), b.dev, 0); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%+v %+v", *disk, loop.Limits())
-	for _, d := range []string{"1", "32", "128"} {
-		out := run(t, "fio", "--name=x", "--filename="+disk.Block, "--direct=1", "--rw=randread", "--bs=4k", "--ioengine=io_uring", "--iodepth="+d, "--runtime=4", "--time_based", "--size=60m", "--output-format=terse", "--terse-version=3")
-		f := strings.Split(out, ";")
-		t.Logf("depth %s: %s IOPS", d, f[7])
+	return b
+}
+
+func (b *bench) detach(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	defer cancel()
+	if b.loop != nil {
+		if err := b.loop.Close(ctx); err != nil {
+			t.Error(err)
+			return
+		}
+		b.loop = nil
 	}
-	t.Log(run(t, "fio", "--name=v", "--filename="+disk.Block, "--direct=1", "--rw=randwrite", "--bs=4k", "--ioengine=io_uring", "--iodepth=64", "--size=16m", "--verify=crc32c", "--do_verify=1"))
-	t.Logf("%+v", dev.Stats())
-	if err := loop.Close(ctx); err != nil {
-		t.Fatal(err)
+	if b.dev != nil {
+		if err := b.dev.Close(ctx); err != nil {
+			t.Error(err)
+			return
+		}
+		b.dev = nil
 	}
-	if err := dev.Close(ctx); err != nil {
-		t.Fatal(err)
+}
+
+// waitInFlight waits until n commands are in flight.
+func waitInFlight(t *testing.T, d *tcmu.Device, n int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); d.Stats().InFlight != n; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after 20 s not %d commands in flight: %+v", n, d.Stats())
+		}
 	}
+}
+
+// fio runs fio on a disk with what all jobs here have in common.
+func fio(disk string, more ...string) []string {
+	return append([]string{"fio", "--name=x", "--filename=" + disk, "--direct=1", "--bs=4k", "--ioengine=io_uring", "--size=32m"}, more...)
 }

@@ -266,7 +266,7 @@ func (d *Disk) find(ctx context.Context) error {
 			return errors.New("no block device yet")
 		}
 		d.Block = filepath.Join(dev, b[0])
-		return sys.blockNode(d.Block)
+		return bounded(ctx, func() error { return sys.openBlock(d.Block) })
 	})
 }
 

@@ -105,9 +105,9 @@ func (r *ram) Execute(c *lun.Command) {
 	case op == 0x1a: // MODE SENSE(6)
 		r.in(c, []byte{3, 0, 0, 0})
 	case op == 0x00, op == 0x35, op == 0x1b:
-	case op == 0xc0: // of this test: 10 bytes that end with a MISCOMPARE
+	case op == 0xc0: // of this test: 10 bytes, and sense data beside them
 		r.in(c, []byte("0123456789"))
-		c.Fail(lun.Sense{Key: lun.Miscompare, Code: 0x1d00, HasInfo: true, Info: 0x1234})
+		c.Fail(lun.Sense{Key: lun.RecoveredError, Code: 0x1701, HasInfo: true, Info: 0x1234})
 	default:
 		c.Fail(lun.Sense{Key: lun.IllegalRequest, Code: 0x2000})
 	}

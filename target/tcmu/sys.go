@@ -23,7 +23,7 @@ type system interface {
 	list(dir string) ([]string, error)
 	read(path string) (string, error) // without the white space around it
 	write(path, value string) error
-	blockNode(path string) error // nil if it is a block device's
+	openBlock(path string) error // nil if it is a block device that can be opened
 	openUIO(path string, size int) (*uio, error)
 }
 
@@ -82,12 +82,23 @@ func (osSystem) write(path, value string) error {
 	return nil
 }
 
-func (osSystem) blockNode(path string) error {
+func (osSystem) openBlock(path string) error {
 	fi, err := os.Stat(path)
-	if err == nil && fi.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
-		err = fmt.Errorf("%s is not a block device", path)
+	if err != nil {
+		return err
 	}
-	return err
+	if fi.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+		return fmt.Errorf("%s is not a block device", path)
+	}
+	// The node is there a moment before the disk is.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == unix.ENOMEDIUM {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return unix.Close(fd)
 }
 
 func (osSystem) openUIO(path string, size int) (*uio, error) {
