@@ -10,11 +10,17 @@ const maxAtomicBytes = 1 << 20
 
 // atomicWrites tells whether the disk has WRITE ATOMIC: only where nothing that
 // ends the process leaves half of a write behind, which is memory.
-func atomicWrites(d *Disk) bool { return d.volatile }
+func atomicWrites(d *Disk) bool { return d.volatile && d.maxAtomic() > 0 }
 
+// maxAtomic is the most blocks that WRITE ATOMIC takes.
 func (d *Disk) maxAtomic() uint64 {
-	return min(maxAtomicBytes/d.blockSize, uint64(d.opt.MaxTransfer))
+	most := min(maxAtomicBytes/d.blockSize, uint64(d.opt.MaxTransfer))
+	return most &^ (d.atomicUnit() - 1)
 }
+
+// atomicUnit is what an atomic write has to be a multiple of and aligned to: the
+// blocks of a physical one.
+func (d *Disk) atomicUnit() uint64 { return 1 << d.opt.PhysicalExponent }
 
 // atomicExtent is extent for WRITE ATOMIC(16), and what is wrong with it. There
 // are no atomic boundaries.
@@ -23,8 +29,11 @@ func (d *Disk) atomicExtent(cdb []byte) (lba, n uint64, s Sense) {
 	if s := d.beyond(lba, n); s.Key != NoSense {
 		return 0, 0, s
 	}
-	if n > d.maxAtomic() {
+	if n > d.maxAtomic() || n%d.atomicUnit() != 0 {
 		return 0, 0, InvalidField(12, 7)
+	}
+	if lba%d.atomicUnit() != 0 {
+		return 0, 0, InvalidField(2, 7)
 	}
 	return lba, n, Sense{}
 }

@@ -143,6 +143,10 @@ func TestWriteAtomic(t *testing.T) {
 	if got := h.do("12 01 b0 00ff 00", nil, 255).good().data[44:48]; !bytes.Equal(got, be(4, 2048)) {
 		t.Errorf("maximum atomic transfer length %x", got)
 	}
+	coarse := newHost(t, 1<<20, lun.DiskOptions{PhysicalExponent: 3})
+	coarse.run(cat([]byte{0x9c, 0}, be(8, 8), []byte{0, 0, 0, 16, 0, 0}), data[:16*512], 0).good()
+	coarse.run(cat([]byte{0x9c, 0}, be(8, 8), []byte{0, 0, 0, 15, 0, 0}), data[:15*512], 0).field(12, 7)
+	coarse.run(cat([]byte{0x9c, 0}, be(8, 9), []byte{0, 0, 0, 16, 0, 0}), data[:16*512], 0).field(2, 7)
 	file := hostOf(t, thickOnly{mustMem(t, 1<<20)}, lun.DiskOptions{})
 	file.run(cat([]byte{0x9c, 0}, make([]byte, 14)), nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
 }

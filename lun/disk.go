@@ -140,7 +140,8 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	d.blockSize = uint64(d.opt.BlockSize)
 	d.blocks = uint64(max(s.Size(), 0)) / d.blockSize
 	if d.protectable() {
-		d.blocks = uint64(max(s.Size(), 0)) / (d.blockSize + tupleSize)
+		// Whole physical blocks of them: the sum is odd anyway.
+		d.blocks = uint64(max(s.Size(), 0)) / (d.blockSize + tupleSize) &^ (1<<d.opt.PhysicalExponent - 1)
 	}
 	d.protectedAs.Store(uint32(d.opt.Protection))
 	if d.blocks == 0 {

@@ -179,6 +179,10 @@ func (d *Disk) blockLimits() []byte {
 	put64(b[32:], maxSame)
 	if atomicWrites(d) {
 		put32(b[40:], uint32(d.maxAtomic()))
+		if unit := uint32(d.atomicUnit()); unit > 1 {
+			put32(b[44:], unit) // alignment
+			put32(b[48:], unit) // granularity
+		}
 	}
 	return b
 }

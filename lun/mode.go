@@ -54,7 +54,9 @@ func newModePages(d *Disk) []*modePage {
 	copy(caching.saved, caching.initial)
 	if d.protectable() {
 		// ATO: the application tag is the initiator's.
-		control.initial[5], control.current[5], control.saved[5] = 0x80, 0x80, 0x80
+		for _, v := range [][]byte{control.initial, control.current, control.saved, control.changeable} {
+			v[5] |= 0x80
+		}
 	}
 	return []*modePage{
 		// Read-write error recovery: AWRE, ARRE.

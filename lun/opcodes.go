@@ -11,7 +11,7 @@ func (d *Disk) reportOpcodes(_ *nexus, c *Command) Sense {
 	code, action := c.CDB[3], int32(be16(c.CDB[4:]))
 	allocation := uint64(be32(c.CDB[6:]))
 	var one *entry
-	switch list := d.table[code]; c.CDB[2] & 7 {
+	switch list := d.offered(code); c.CDB[2] & 7 {
 	case 0:
 		c.Reply(d.allOpcodes(timeouts), allocation)
 		return Sense{}
@@ -38,10 +38,19 @@ func (d *Disk) reportOpcodes(_ *nexus, c *Command) Sense {
 	return Sense{}
 }
 
+// offered returns the commands of an operation code that the disk has now: those
+// of 32 bytes are for a medium with protection of type 2 only.
+func (d *Disk) offered(code byte) []*entry {
+	if code == variable && d.protectionType() != 2 {
+		return nil
+	}
+	return d.table[code]
+}
+
 func (d *Disk) allOpcodes(timeouts bool) []byte {
 	b := make([]byte, 4, 4096)
-	for _, list := range d.table {
-		for _, e := range list {
+	for code := range 256 {
+		for _, e := range d.offered(byte(code)) {
 			desc := [8]byte{0: e.code}
 			if e.action >= 0 {
 				put16(desc[2:], uint16(e.action))
