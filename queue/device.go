@@ -160,13 +160,8 @@ func (d *Device) Oopsed() bool { return d.oops }
 // be freed again when the device goes.
 func (d *Device) HintFreedTwice() bool { return d.doubleFree && !d.budget.mapped }
 
-// DepthWrite is what a write to queue_depth in sysfs does.
-//
-// There is a race that it doesn't foresee: on a host with track_queue_depth,
-// such as those of tcm_loop, virtio_scsi and scsi_debug, a command that ends
-// between the kernel's change of the depth and of its ceiling (max_queue_depth)
-// can raise the depth by one, at most once in two minutes. So one more than was
-// written may read back, and be held.
+// DepthWrite is what a write to queue_depth in sysfs does, if commands don't end
+// meanwhile: see [DepthWrite.RampedUp].
 type DepthWrite struct {
 	Requested int    `json:"requested"`
 	Accepted  bool   `json:"accepted"`
@@ -215,5 +210,24 @@ func (d *Device) WriteDepth(depth int) DepthWrite {
 			w.Reason += fmt.Sprintf(" (%d cut to %d)", depth, d.depth)
 		}
 	}
+	return w
+}
+
+// RampedUp is what a write that lowers the depth can do instead, if commands end
+// while it is written: the depth is one higher.
+//
+// The kernel lowers the depth first and its ceiling (max_queue_depth) after. On
+// a host with track_queue_depth, such as tcm_loop's, virtio_scsi's and
+// scsi_debug's, a command that ends in between raises the depth by one, at most
+// once in two minutes.
+func (w DepthWrite) RampedUp() DepthWrite {
+	if !w.Accepted {
+		return w
+	}
+	if w.MaxInFlight == w.QueueDepth { // it is what holds the device
+		w.MaxInFlight++
+	}
+	w.QueueDepth++
+	w.Reason += "; raised by one while it was written"
 	return w
 }
