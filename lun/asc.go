@@ -8,6 +8,9 @@ const (
 	ASCNotReadyInitializingRequired      = 0x0402
 	ASCNotReadyFormatInProgress          = 0x0404
 	ASCNotReadySelfTestInProgress        = 0x0409
+	ASCNotReadyTransition                = 0x040a
+	ASCNotReadyStandby                   = 0x040b
+	ASCNotReadyUnavailable               = 0x040c
 	ASCNotReadySanitizeInProgress        = 0x041b
 	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00
@@ -40,6 +43,7 @@ const (
 	ASCReservationsPreempted             = 0x2a03
 	ASCReservationsReleased              = 0x2a04
 	ASCRegistrationsPreempted            = 0x2a05
+	ASCAsymmetricAccessChanged           = 0x2a06
 	ASCCapacityDataHasChanged            = 0x2a09
 	ASCTimestampChanged                  = 0x2a10
 	ASCCommandSequenceError              = 0x2c00

@@ -7,9 +7,9 @@ import (
 
 var diagnosticOps = []op{
 	{name: "SEND DIAGNOSTIC", usage: "1d f4 00 0000 00", class: writes | medium, run: (*Disk).sendDiagnostic, seconds: 60},
-	{name: "RECEIVE DIAGNOSTIC RESULTS", usage: "1c 01 ff ffff 00", class: writes, moves: allocates(3, 2), run: (*Disk).receiveDiagnostic},
-	{name: "READ BUFFER(10)", usage: "3c 1f ff ffffff ffffff 00", class: writes, moves: allocates(6, 3), run: (*Disk).readBuffer},
-	{name: "WRITE BUFFER", usage: "3b 1f ff ffffff ffffff 00", class: writes, moves: takes(6, 3), run: (*Disk).writeBuffer},
+	{name: "RECEIVE DIAGNOSTIC RESULTS", usage: "1c 01 ff ffff 00", class: writes | standbyAccess, moves: allocates(3, 2), run: (*Disk).receiveDiagnostic},
+	{name: "READ BUFFER(10)", usage: "3c 1f ff ffffff ffffff 00", class: writes | standbyAccess, moves: allocates(6, 3), run: (*Disk).readBuffer},
+	{name: "WRITE BUFFER", usage: "3b 1f ff ffffff ffffff 00", class: writes | standbyAccess, moves: takes(6, 3), run: (*Disk).writeBuffer},
 	{name: "READ DEFECT DATA(10)", usage: "37 00 1f 00000000 ffff 00", class: reads | medium, moves: allocates(7, 2), run: (*Disk).defects},
 	{name: "READ DEFECT DATA(12)", usage: "b7 1f ffffffff ffffffff 00 00", class: reads | medium, moves: allocates(6, 4), run: (*Disk).defects},
 }

@@ -52,6 +52,12 @@ type DiskOptions struct {
 	Protectable bool
 	Protection  uint8
 
+	// PortGroups are the target port groups of asymmetric access. None is a disk
+	// whose ports are all alike. ExplicitAccess lets initiators change their
+	// states with SET TARGET PORT GROUPS.
+	PortGroups     []PortGroup
+	ExplicitAccess bool
+
 	// ReadOnly refuses writes with WRITE PROTECTED.
 	ReadOnly bool
 
@@ -125,6 +131,7 @@ type Disk struct {
 	identity     identifying
 	clock        clock
 	copies       []copyResult // the last first
+	groups       []portGroup
 }
 
 // NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
@@ -155,6 +162,7 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 		d.sparse = sparse
 	}
 	d.nexuses.Store(&map[*Nexus]*nexus{})
+	d.groups = newPortGroups(d.opt.PortGroups)
 	d.pages = newModePages(d)
 	d.applyModes()
 	d.table = newTable(d)
@@ -215,6 +223,10 @@ func (d *Disk) setOptions(o DiskOptions) error {
 	}
 	if o.Protection > 3 {
 		return fmt.Errorf("protection type %d is above 3", o.Protection)
+	}
+	var err error
+	if o.PortGroups, err = checkPortGroups(o.PortGroups); err != nil {
+		return err
 	}
 	o.Protectable = o.Protectable || o.Protection > 0
 	if o.UnmapBy == 0 {
@@ -282,6 +294,12 @@ func (d *Disk) Execute(c *Command) {
 	if s.Key != NoSense {
 		d.fail(c, s)
 		return
+	}
+	if a := AccessState(n.access.Load()); a != ActiveOptimized {
+		if s := accessDenied(a, e.class); s.Key != NoSense {
+			d.fail(c, s)
+			return
+		}
 	}
 	if n.denied(e.class) {
 		c.Status = ReservationConflict

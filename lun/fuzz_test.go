@@ -52,6 +52,7 @@ var fuzzKinds = []lun.DiskOptions{
 	{ReadOnly: true},
 	{Thin: true, Protection: 1},
 	{Protection: 2, BlockSize: 4096},
+	{PortGroups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}, ExplicitAccess: true},
 }
 
 // opcodesOf returns the CDBs that a disk says it supports, with the bits that

@@ -4,9 +4,9 @@ import "fmt"
 
 var primaryOps = []op{
 	{name: "TEST UNIT READY", usage: "00 00 00 00 00 00", class: medium | exclusive, run: (*Disk).testUnitReady},
-	{name: "REQUEST SENSE", usage: "03 01 00 00 ff 00", class: quiet, moves: allocates(4, 1), run: (*Disk).requestSense},
-	{name: "INQUIRY", usage: "12 01 ff ffff 00", class: quiet, moves: allocates(3, 2), run: (*Disk).inquiry},
-	{name: "REPORT LUNS", usage: "a0 00 ff 000000 ffffffff 00 00", class: quiet, moves: allocates(6, 4), run: (*Disk).reportLUNs},
+	{name: "REQUEST SENSE", usage: "03 01 00 00 ff 00", class: quiet | anyAccess, moves: allocates(4, 1), run: (*Disk).requestSense},
+	{name: "INQUIRY", usage: "12 01 ff ffff 00", class: quiet | anyAccess, moves: allocates(3, 2), run: (*Disk).inquiry},
+	{name: "REPORT LUNS", usage: "a0 00 ff 000000 ffffffff 00 00", class: quiet | anyAccess, moves: allocates(6, 4), run: (*Disk).reportLUNs},
 }
 
 // Claims of the standard INQUIRY data, as version descriptors (SPC-5 6.6.2):
@@ -55,6 +55,12 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	b[5] = 0x08 // 3PC
 	if d.protectable() {
 		b[5] |= 0x01 // PROTECT
+	}
+	if asymmetric(d) {
+		b[5] |= 0x10 // TPGS: implicit
+	}
+	if explicit(d) {
+		b[5] |= 0x20
 	}
 	b[7] = 0x02 // CMDQUE
 	pad(b[8:16], d.opt.Vendor)
@@ -128,12 +134,20 @@ func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
 // designators is the device identification page (SPC-5 7.7.6).
 func (d *Disk) designators(n *nexus) []byte {
 	b := d.unitDesignators()
-	if port := n.id.TargetPort; port != 0 {
-		codeSet, kind := byte(1), byte(0x14)
+	add := func(kind byte, id uint16) {
+		codeSet := byte(1)
 		if p := n.protocol(); p != 0x0f {
 			codeSet, kind = codeSet|p<<4, kind|0x80 // PIV
 		}
-		b = append(b, codeSet, kind, 0, 4, 0, 0, byte(port>>8), byte(port))
+		b = append(b, codeSet, kind, 0, 4, 0, 0, byte(id>>8), byte(id))
+	}
+	if n.who.port != 0 {
+		add(0x14, n.who.port) // relative target port identifier
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if g := d.groupOf(n.who.port); g != nil {
+		add(0x15, g.ID)
 	}
 	return b
 }

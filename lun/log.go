@@ -8,8 +8,8 @@ import (
 )
 
 var logOps = []op{
-	{name: "LOG SENSE", usage: "4d 00 ff ff 00 ffff ffff 00", moves: allocates(7, 2), run: (*Disk).logSense},
-	{name: "LOG SELECT", usage: "4c 02 ff ff 000000 ffff 00", class: writes, moves: takes(7, 2), run: (*Disk).logSelect},
+	{name: "LOG SENSE", usage: "4d 00 ff ff 00 ffff ffff 00", class: standbyAccess, moves: allocates(7, 2), run: (*Disk).logSense},
+	{name: "LOG SELECT", usage: "4c 02 ff ff 000000 ffff 00", class: writes | standbyAccess, moves: takes(7, 2), run: (*Disk).logSelect},
 }
 
 // counters are what the log pages tell of.

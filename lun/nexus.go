@@ -13,6 +13,7 @@ type nexus struct {
 
 	pending atomic.Bool   // attentions isn't empty
 	deny    atomic.Uint32 // the classes that reservations keep it from
+	access  atomic.Uint32 // its AccessState
 
 	// Under Disk.mu.
 	attentions []uint16 // additional sense codes, next first
@@ -49,6 +50,7 @@ func (d *Disk) nexusOf(id *Nexus) *nexus {
 	}
 	n.attend(ASCPowerOnOrReset)
 	n.deny.Store(d.reserve.denies(n))
+	n.access.Store(uint32(d.accessOf(n)))
 	all := maps.Clone(old)
 	all[id] = n
 	d.nexuses.Store(&all)

@@ -1,8 +1,8 @@
 package lun
 
 var opcodeOps = []op{
-	{name: "REPORT SUPPORTED OPERATION CODES", usage: "a3 0c 87 ff ffff ffffffff 00 00", class: writes, moves: allocates(6, 4), run: (*Disk).reportOpcodes},
-	{name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", usage: "a3 0d 80 000000 ffffffff 00 00", class: writes, moves: allocates(6, 4), run: (*Disk).reportTMFs},
+	{name: "REPORT SUPPORTED OPERATION CODES", usage: "a3 0c 87 ff ffff ffffffff 00 00", class: writes | standbyAccess, moves: allocates(6, 4), run: (*Disk).reportOpcodes},
+	{name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", usage: "a3 0d 80 000000 ffffffff 00 00", class: writes | standbyAccess, moves: allocates(6, 4), run: (*Disk).reportTMFs},
 }
 
 // reportOpcodes is SPC-5 6.35.

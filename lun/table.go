@@ -55,6 +55,11 @@ const (
 	// quiet leaves unit attentions pending (SAM-5 5.14).
 	quiet
 
+	// anyAccess runs in every state of asymmetric access, standbyAccess in the
+	// standby state too (SPC-5 5.17.2.4).
+	anyAccess
+	standbyAccess
+
 	// protect takes RDPROTECT, WRPROTECT or VRPROTECT in byte 1 (byte 10 of 32)
 	// if the disk can have protection information. run looks at the field.
 	protect
@@ -81,7 +86,7 @@ type table [256][]*entry
 
 // ops is every command there is, in no order that matters.
 func ops() []op {
-	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, reserveOps, opcodeOps, eraseOps, logOps, diagnosticOps, infoOps, copyOps, atomicOps)
+	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, reserveOps, opcodeOps, eraseOps, logOps, diagnosticOps, infoOps, copyOps, atomicOps, aluaOps)
 }
 
 // newTable makes the table for d.
