@@ -3,6 +3,7 @@ package tcmu_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,21 @@ func TestGuest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a kernel")
 	}
+	vm := boot(t)
+	out, err := inside(t, vm, "-test.v", "-test.run", "^TestIn"+os.Getenv("LUNLAB_TCMU_RUN"))
+	t.Log("in the guest:\n" + out)
+	report(t, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := vm.Complaints(); len(c) > 0 {
+		t.Errorf("the kernel complained: %v", c)
+	}
+}
+
+// boot boots a kernel with this program, built without cgo, as its init.
+func boot(t testing.TB) *kernel.VM {
+	t.Helper()
 	img := kerneltest.Stock(t)
 	bin := filepath.Join(t.TempDir(), "guest.test")
 	build := exec.Command("go", "test", "-c", "-o", bin, "lunlab/target/tcmu")
@@ -38,24 +54,26 @@ func TestGuest(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go test -c: %v\n%s", err, out)
 	}
-	vm := kerneltest.Boot(t, img, kernel.Config{
+	return kerneltest.Boot(t, img, kernel.Config{
 		Init: bin,
 		// tcmu.Prepare loads the others.
 		Load: []string{"sd_mod", "sg"}, Carry: []string{"target_core_user", "tcm_loop"},
 		Files: map[string]string{"/opt/lunlab": kerneltest.Lunlab(t)},
 	}, "fio", "sg_reset", "sg_raw")
+}
+
+// inside runs this program in the guest and returns what it printed.
+func inside(t testing.TB, vm *kernel.VM, args ...string) (string, error) {
+	t.Helper()
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	code, err := vm.Run(ctx, []string{"/init", "-test.v", "-test.run", "^TestIn" + os.Getenv("LUNLAB_TCMU_RUN"), "-test.timeout", "7m"}, []string{inGuest + "=1", "LUNLAB_TCMU_CYCLES=" + os.Getenv("LUNLAB_TCMU_CYCLES")}, &out, &out)
-	t.Log("in the guest:\n" + out.String())
-	report(t, out.String())
-	if err != nil || code != 0 {
-		t.Fatalf("in the guest: exit status %d, %v\n%s", code, err, out.String())
+	argv := append([]string{"/init", "-test.timeout", "7m"}, args...)
+	code, err := vm.Run(ctx, argv, []string{inGuest + "=1", "LUNLAB_TCMU_CYCLES=" + os.Getenv("LUNLAB_TCMU_CYCLES")}, &out, &out)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit status %d in the guest", code)
 	}
-	if c := vm.Complaints(); len(c) > 0 {
-		t.Errorf("the kernel complained: %v", c)
-	}
+	return out.String(), err
 }
 
 var resultRE = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (TestIn\S*) `)
@@ -76,7 +94,7 @@ func report(t *testing.T, out string) {
 }
 
 // guest opens the engine in a guest; elsewhere the test is skipped.
-func guest(t *testing.T) *tcmu.Engine {
+func guest(t testing.TB) *tcmu.Engine {
 	t.Helper()
 	if os.Getenv(inGuest) == "" {
 		t.Skip("runs in TestGuest's guest")
@@ -98,7 +116,7 @@ func guest(t *testing.T) *tcmu.Engine {
 }
 
 // leftovers checks that nothing of ours is in configfs.
-func leftovers(t *testing.T) {
+func leftovers(t testing.TB) {
 	t.Helper()
 	for _, pat := range []string{"core/user_*/*", "core/user_*", "loopback/*.*", "loopback"} {
 		if m, _ := filepath.Glob("/sys/kernel/config/target/" + pat); len(m) > 0 {
@@ -109,7 +127,7 @@ func leftovers(t *testing.T) {
 
 const testWWN = "naa.5001405000000101"
 
-func run(t *testing.T, argv ...string) string {
+func run(t testing.TB, argv ...string) string {
 	t.Helper()
 	out, err := tryRun(t, argv...)
 	if err != nil {
@@ -118,7 +136,7 @@ func run(t *testing.T, argv ...string) string {
 	return out
 }
 
-func tryRun(t *testing.T, argv ...string) (string, error) {
+func tryRun(t testing.TB, argv ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -135,7 +153,7 @@ type bench struct {
 
 // attach attaches unit as the only LUN of a host. It is detached by the test's
 // end, if it isn't before.
-func attach(t *testing.T, e *tcmu.Engine, unit lun.Unit, cfg tcmu.Config, loop tcmu.LoopConfig) *bench {
+func attach(t testing.TB, e *tcmu.Engine, unit lun.Unit, cfg tcmu.Config, loop tcmu.LoopConfig) *bench {
 	t.Helper()
 	b := &bench{}
 	var err error
@@ -158,7 +176,7 @@ func attach(t *testing.T, e *tcmu.Engine, unit lun.Unit, cfg tcmu.Config, loop t
 	return b
 }
 
-func (b *bench) detach(t *testing.T) {
+func (b *bench) detach(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
 	defer cancel()
