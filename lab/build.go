@@ -30,9 +30,10 @@ type Unit struct {
 // tasks for it are to be aborted. It may be nil where a LUN has but one nexus.
 func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, error) {
 	l := &Lab{Config: c}
+	copies := new(lun.CopySet) // EXTENDED COPY goes from any LUN to any other
 	for _, t := range c.Targets {
 		for _, u := range t.LUNs {
-			disk, err := u.open(func(n *lun.Nexus) {
+			disk, err := u.open(copies, func(n *lun.Nexus) {
 				if abort != nil {
 					abort(t, u.Number, n)
 				}
@@ -70,7 +71,7 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-func (u *LUN) open(abort func(*lun.Nexus)) (*lun.Disk, error) {
+func (u *LUN) open(copies *lun.CopySet, abort func(*lun.Nexus)) (*lun.Disk, error) {
 	s, err := u.Store.open(u.ReadOnly)
 	if err != nil {
 		return nil, err
@@ -79,7 +80,8 @@ func (u *LUN) open(abort func(*lun.Nexus)) (*lun.Disk, error) {
 		BlockSize: u.BlockSize, PhysicalExponent: u.PhysicalExponent, LowestAligned: u.LowestAligned,
 		Vendor: u.Vendor, Product: u.Product, Revision: u.Revision, Serial: u.Serial, NAA: u.NAA,
 		Thin: u.Thin, ReadOnly: u.ReadOnly, WriteThrough: u.WriteThrough, Removable: u.Removable,
-		RotationRate: u.RotationRate, EraseTime: u.EraseTime, AbortTasks: abort,
+		RotationRate: u.RotationRate, EraseTime: u.EraseTime, AbortTasks: abort, Copies: copies,
+		UnmapBy: u.UnmapBy, Protectable: u.Protectable, Protection: u.Protection,
 	}
 	if o.BlockSize == 0 {
 		o.BlockSize = 512

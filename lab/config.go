@@ -7,9 +7,10 @@
 package lab
 
 import (
+	_ "embed"
 	"time"
 
-	_ "embed"
+	"lunlab/lun"
 )
 
 // Example is a lab.yaml that shows every key, with comments.
@@ -76,6 +77,9 @@ type LUN struct {
 	Serial           string
 	NAA              []byte
 	Thin             bool
+	UnmapBy          lun.Unmapping
+	Protectable      bool
+	Protection       uint8
 	ReadOnly         bool
 	WriteThrough     bool
 	Removable        bool

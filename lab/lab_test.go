@@ -54,6 +54,8 @@ targets:
         serial: 0123
         naa: naa.60014050000000000000000000000001
         thin: true
+        unmap_by: [unmap, write_same_10]
+        protection: 1
         read_only: true
         write_cache: false
         removable: true
@@ -78,7 +80,8 @@ targets:
 			LUNs: []*lab.LUN{{
 				Number: 3, Store: lab.Store{Kind: lab.Memory, Size: 64 << 30, Limit: 1 << 20},
 				BlockSize: 4096, PhysicalExponent: 2, LowestAligned: 1, Vendor: "V", Product: "P", Revision: "1.0",
-				Serial: "0123", NAA: naa, Thin: true, ReadOnly: true, WriteThrough: true, Removable: true,
+				Serial: "0123", NAA: naa, Thin: true, UnmapBy: lun.ByUnmap | lun.ByWriteSame10,
+				Protectable: true, Protection: 1, ReadOnly: true, WriteThrough: true, Removable: true,
 				RotationRate: 7200, MaxTransfer: 1 << 20, EraseTime: 1500 * time.Millisecond,
 			}},
 		},
@@ -112,7 +115,7 @@ func TestMistakes(t *testing.T) {
 		{"targets: [", `1:10: not YAML: sequence end token ']' not found`},
 		{"---\ntargets: []\n---\nx: 1\n", `3:1: a second document begins here; a lab.yaml has one`},
 		{lun("blocksize: 512"), `6:5: unknown key "blocksize" in a LUN; did you mean "block_size"?`},
-		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, thin, read_only, write_cache, removable, rotation_rate, max_transfer, erase_time`},
+		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, thin, unmap_by, protection, read_only, write_cache, removable, rotation_rate, max_transfer, erase_time`},
 		{lun("block_size: 1024"), `6:17: block_size is 1024; want 512 or 4096`},
 		{lun("block_size: 4K"), `6:17: block_size is 4K; want a number from 512 to 4096`},
 		{lun("block_size: [512]"), `6:17: block_size is a list; want a number from 512 to 4096`},
@@ -124,6 +127,9 @@ func TestMistakes(t *testing.T) {
 		{lun("naa: 1234"), `6:10: naa is 1234; want 16 hexadecimal digits that begin with 2, 3 or 5, or 32 that begin with 6`},
 		{lun("rotation_rate: 0"), `6:20: rotation_rate is 0; want a number from 1 to 65534`},
 		{lun("max_transfer: 1000"), `6:19: max_transfer is 1000 bytes; want a number of 512-byte blocks, up to 1GiB`},
+		{lun("protection: 4"), `6:17: protection is 4; want a number from 0 to 3`},
+		{lun("unmap_by: [unmap]"), `6:15: unmap_by is for a LUN that is thin; set thin: true, or leave it out`},
+		{lun("thin: true\n    unmap_by: [trim]"), `7:16: unmap_by is trim; want unmap, write_same_16 or write_same_10`},
 		{lun("erase_time: soon"), `6:17: erase_time is soon; want a time such as 500ms, 2s or 1m`},
 		{lun("lun: 1"), `6:5: key "lun" is there already, in line 4; remove one`},
 		{lun("count: 300"), `6:12: count is 300; want a number from 1 to 256`},

@@ -17,6 +17,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"lunlab/lun"
 )
 
 const (
@@ -249,6 +251,11 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 		noted("serial", d.ascii("serial", 64, &u.Serial)),
 		noted("naa", func(n ast.Node) { l.naa(n, &u.NAA) }),
 		noted("thin", d.boolean("thin", &u.Thin)),
+		noted("unmap_by", func(n ast.Node) { l.unmapBy(n, &u.UnmapBy) }),
+		noted("protection", func(n ast.Node) {
+			integer(d, "protection", 0, 3, &u.Protection)(n)
+			u.Protectable = true
+		}),
 		noted("read_only", d.boolean("read_only", &u.ReadOnly)),
 		noted("write_cache", d.boolean("write_cache", &writeCache)),
 		noted("removable", d.boolean("removable", &u.Removable)),
@@ -275,6 +282,9 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 	}
 	if s := u.Store; s.Size%block != 0 {
 		l.fail(s.at, "the store has %d bytes; want a number of %d-byte blocks", s.Size, block)
+	}
+	if u.UnmapBy != 0 && !u.Thin {
+		l.fail(where["unmap_by"], "unmap_by is for a LUN that is thin; set thin: true, or leave it out")
 	}
 	l.shared(u, count, where)
 	l.expand(u, count, t, numbers, where)
@@ -330,6 +340,25 @@ func (l *loader) expand(u *LUN, count int, t *Target, numbers map[int]pos, where
 		}
 		t.LUNs = append(t.LUNs, &c)
 	}
+}
+
+var unmappings = map[string]lun.Unmapping{
+	"unmap": lun.ByUnmap, "write_same_16": lun.ByWriteSame16, "write_same_10": lun.ByWriteSame10,
+}
+
+func (l *loader) unmapBy(n ast.Node, v *lun.Unmapping) {
+	const want = "unmap, write_same_16 or write_same_10"
+	l.list(n, "unmap_by", func(n ast.Node) {
+		s, where, ok := l.scalar(n, "unmap_by", want)
+		if !ok {
+			return
+		}
+		u, ok := unmappings[s]
+		if !ok {
+			l.fail(where, "unmap_by is %s; want %s", s, want)
+		}
+		*v |= u
+	})
 }
 
 func (l *loader) naa(n ast.Node, v *[]byte) {

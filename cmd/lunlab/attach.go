@@ -95,6 +95,13 @@ func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	for _, t := range cfg.Targets {
+		for _, u := range t.LUNs {
+			if u.Protectable {
+				return fmt.Errorf("%s: LUN %d of %s has protection, which the kernel's TCMU doesn't carry; leave it out (serve has it)", cfg.Path, u.Number, t.Name)
+			}
+		}
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
