@@ -84,6 +84,10 @@ type DiskOptions struct {
 	// joins them until its Close. nil is this disk alone.
 	Copies *CopySet
 
+	// Memory is where the disk keeps what has to outlive a restart. Without one,
+	// saved mode pages last as long as the disk, and APTPL isn't offered.
+	Memory Memory
+
 	// AbortTasks is called for each nexus that a PREEMPT AND ABORT removes: its
 	// tasks for this unit are to be aborted, except the one that asks for it.
 	// It may be nil, and must not execute commands on this disk.
@@ -120,6 +124,9 @@ type Disk struct {
 
 	count counters
 	born  time.Time
+
+	saving sync.Mutex // for Memory; before mu
+	saved  []byte     // what it holds, under saving
 
 	mu           sync.Mutex
 	closed       bool
@@ -164,6 +171,9 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	d.nexuses.Store(&map[*Nexus]*nexus{})
 	d.groups = newPortGroups(d.opt.PortGroups)
 	d.pages = newModePages(d)
+	if err := d.recall(); err != nil {
+		return nil, fmt.Errorf("lun: %w", err)
+	}
 	d.applyModes()
 	d.table = newTable(d)
 	if d.opt.Copies == nil {

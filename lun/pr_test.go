@@ -311,7 +311,7 @@ func TestPRCapabilities(t *testing.T) {
 	h.do("5e 04 0000000000 00ff 00", nil, 255).field(1, 4)
 	list := make([]byte, 24)
 	list[15], list[20] = 1, 1 // APTPL
-	h.do("5f 00 00 0000 00000018 00", list, 0).parameter(20, 3)
+	h.do("5f 00 00 0000 00000018 00", list, 0).parameter(20, 0)
 }
 
 func TestSpecifyInitiatorPorts(t *testing.T) {

@@ -43,6 +43,14 @@ func (d *Disk) reportCapabilities(_ *nexus, c *Command) Sense {
 		0xea, 0x01, // every type
 		0, 0,
 	}
+	if d.opt.Memory != nil {
+		b[2] |= 1 // PTPL_C
+		d.mu.Lock()
+		if d.reserve.persists {
+			b[3] |= 1 // PTPL_A
+		}
+		d.mu.Unlock()
+	}
 	c.Reply(b, uint64(be16(c.CDB[7:])))
 	return Sense{}
 }

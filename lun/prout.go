@@ -56,8 +56,11 @@ func (d *Disk) register(n *nexus, c *Command) Sense {
 		return s
 	}
 	ignore := c.CDB[1]&0x1f == 6
-	if p.flags&aptpl != 0 || p.flags&specIPT != 0 && ignore {
+	switch {
+	case p.flags&specIPT != 0 && ignore:
 		return InvalidParameter(20, 3)
+	case p.flags&aptpl != 0 && d.opt.Memory == nil:
+		return InvalidParameter(20, 0)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,6 +99,7 @@ func (d *Disk) register(n *nexus, c *Command) Sense {
 			r.list = append(r.list, &registration{who: w, key: p.actionKey, allPorts: p.flags&allTgPt != 0})
 		}
 	}
+	r.persists = p.flags&aptpl != 0
 	r.generation++
 	d.reservationsChanged()
 	return Sense{}
@@ -325,7 +329,7 @@ func (d *Disk) registerAndMove(n *nexus, c *Command) Sense {
 	}
 	size := len(p.list) - 24
 	switch unregister := p.list[17]&2 != 0; {
-	case p.list[17]&1 != 0: // APTPL
+	case p.list[17]&aptpl != 0 && d.opt.Memory == nil:
 		return InvalidParameter(17, 0)
 	case uint64(be32(p.list[20:])) != uint64(size), transportIDLength(p.list[24:]) != size || size == 0:
 		return InvalidParameter(20, 7)
@@ -364,6 +368,7 @@ func (d *Disk) move(n *nexus, c *Command, p prOut, unregister bool) Sense {
 	}
 	x.key = p.actionKey
 	r.holder = x
+	r.persists = p.list[17]&aptpl != 0
 	if unregister {
 		r.list = slices.DeleteFunc(r.list, func(y *registration) bool { return y == g })
 	}

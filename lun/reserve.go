@@ -12,14 +12,14 @@ var reserveOps = []op{
 	{name: "READ RESERVATION", usage: "5e 01 0000000000 ffff 00", class: exclusive | standbyAccess, moves: allocates(7, 2), run: (*Disk).readReservation},
 	{name: "REPORT CAPABILITIES", usage: "5e 02 0000000000 ffff 00", class: exclusive | standbyAccess, moves: allocates(7, 2), run: (*Disk).reportCapabilities},
 	{name: "READ FULL STATUS", usage: "5e 03 0000000000 ffff 00", class: exclusive | standbyAccess, moves: allocates(7, 2), run: (*Disk).readFullStatus},
-	{name: "REGISTER", usage: "5f 00 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).register},
-	{name: "RESERVE", usage: "5f 01 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).persistentReserve},
-	{name: "RELEASE", usage: "5f 02 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).persistentRelease},
-	{name: "CLEAR", usage: "5f 03 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).clearReservations},
-	{name: "PREEMPT", usage: "5f 04 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).preempt},
-	{name: "PREEMPT AND ABORT", usage: "5f 05 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).preempt},
-	{name: "REGISTER AND IGNORE EXISTING KEY", usage: "5f 06 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).register},
-	{name: "REGISTER AND MOVE", usage: "5f 07 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: (*Disk).registerAndMove},
+	{name: "REGISTER", usage: "5f 00 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).register)},
+	{name: "RESERVE", usage: "5f 01 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).persistentReserve)},
+	{name: "RELEASE", usage: "5f 02 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).persistentRelease)},
+	{name: "CLEAR", usage: "5f 03 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).clearReservations)},
+	{name: "PREEMPT", usage: "5f 04 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).preempt)},
+	{name: "PREEMPT AND ABORT", usage: "5f 05 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).preempt)},
+	{name: "REGISTER AND IGNORE EXISTING KEY", usage: "5f 06 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).register)},
+	{name: "REGISTER AND MOVE", usage: "5f 07 ff 0000 ffffffff 00", class: exclusive | standbyAccess, moves: takes(5, 4), run: remember((*Disk).registerAndMove)},
 }
 
 // Persistent reservation types (SPC-5 6.16.3.4).
@@ -47,6 +47,7 @@ type reservations struct {
 	generation uint32 // PRGENERATION
 	kind       byte
 	holder     *registration
+	persists   bool // APTPL: they outlive the loss of power
 }
 
 type registration struct {
