@@ -185,13 +185,6 @@ func (r *run) exercise(ctx context.Context) error {
 	if err := d.waitQueue(ctx); err != nil {
 		return err
 	}
-	// A host with track_queue_depth would raise a lowered depth by itself, by
-	// one each period: not while this is watched.
-	if _, err := d.sysfs("device/queue_ramp_up_period"); err == nil {
-		if err := d.set(24*60*60*1000, "device/queue_ramp_up_period"); err != nil {
-			return err
-		}
-	}
 	// An I/O scheduler has tags of its own, fewer than can_queue; merging makes
 	// one command of two I/Os.
 	if err := errors.Join(d.set("none", "queue/scheduler"), d.set(2, "queue/nomerges")); err != nil {
@@ -312,6 +305,12 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	what := fmt.Sprintf("queue_depth %d written", w.Requested)
 	r.check(what, want, got, w.Reason)
 	read, err := r.disk.queueDepth()
+	if err == nil && read == w.RampedUp().QueueDepth {
+		// The kernel has raised it meanwhile, which it does once in two minutes.
+		if err = r.disk.set(w.Requested, "device/queue_depth"); err == nil {
+			read, err = r.disk.queueDepth()
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -30,17 +30,19 @@ func Lunlab(t testing.TB) string {
 }
 
 var lunlab = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "lunlab-test-")
+	// One place for all, that tests of other packages may be running from.
+	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "lunlab")
-	cmd := exec.Command("go", "build", "-o", bin, "lunlab/cmd/lunlab")
+	bin := filepath.Join(cache, "lunlab", "test", "lunlab")
+	fresh := fmt.Sprintf("%s.%d", bin, os.Getpid())
+	cmd := exec.Command("go", "build", "-o", fresh, "lunlab/cmd/lunlab")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build lunlab: %w\n%s", err, out)
 	}
-	return bin, nil
+	return bin, os.Rename(fresh, bin)
 })
 
 // Stock returns the distribution's kernel, downloaded at the first use.
