@@ -40,6 +40,9 @@ type conn struct {
 	params  Params
 	out     output
 
+	// damage counts the header digest errors in a row.
+	damage int
+
 	// arena is the reader's own buffer for answers, used up to arenaOff.
 	arena    *buffer
 	arenaOff int
@@ -151,7 +154,7 @@ func reasonOf(err error) string {
 // linger lets the last answer reach the peer: closing with bytes unread would
 // reset the connection and throw it away.
 func (c *conn) linger() {
-	if c.out.flush(true) != nil {
+	if c.out.drain() != nil {
 		return
 	}
 	if t, ok := c.nc.(interface{ CloseWrite() error }); ok {
@@ -223,11 +226,15 @@ func (c *conn) next() error {
 	if c.digests.header {
 		n := hlen - digestLen
 		if checksum(b[:n]) != getDigest(b[n:]) {
-			return fmt.Errorf("%w: header digest error", errProtocol)
+			return c.damaged(hlen, h.DataSegmentLength)
 		}
+		c.damage = 0
 		b = b[:n]
 	}
 	c.lastHeard.Store(time.Now().UnixNano())
+	if c.out.keep {
+		c.out.acknowledge(u32(b[28:]))
+	}
 	if h.Opcode == pdu.OpDataOut {
 		var p pdu.DataOut
 		err := p.Decode(b)
@@ -240,6 +247,17 @@ func (c *conn) next() error {
 		return c.dataOut(&p, &bhs)
 	}
 	return c.request(h, b, hlen)
+}
+
+// damaged goes on after a header digest error, if recovery was agreed on: the PDU
+// is taken for lost (RFC 7143 7.8). Its lengths are believed once; if they were
+// damaged too, the next header is none, and the connection ends.
+func (c *conn) damaged(hlen, n int) error {
+	if c.damage++; c.damage > 1 || c.sess.params.ErrorRecoveryLevel < 1 {
+		return fmt.Errorf("%w: header digest error", errProtocol)
+	}
+	c.in.take(hlen)
+	return c.skipData(n)
 }
 
 // request reads the data of a PDU other than Data-Out and hands it on.
@@ -272,7 +290,7 @@ func (c *conn) request(h pdu.Header, b []byte, hlen int) error {
 	case pdu.OpNOPOut, pdu.OpTaskMgmtRequest, pdu.OpTextRequest, pdu.OpLogoutRequest:
 		return c.numbered(h, b, data)
 	case pdu.OpSNACKRequest:
-		c.reject(pdu.ReasonSNACK, b[:pdu.BHSLen])
+		c.snack(b[:pdu.BHSLen])
 	case pdu.OpLoginRequest:
 		// Not after the login (RFC 7143 7.? and 11.12).
 		c.reject(pdu.ReasonProtocolError, b[:pdu.BHSLen])
@@ -363,6 +381,7 @@ func (c *conn) watch(now time.Time) {
 	if c.closing.Load() {
 		return
 	}
+	c.askForLate(now)
 	heard, pinged := c.lastHeard.Load(), c.pinged.Load()
 	switch {
 	case since(heard) < c.srv.opt.PingInterval:

@@ -2,6 +2,8 @@ package iscsi
 
 import (
 	"hash/crc32"
+	"slices"
+	"time"
 
 	"lunlab/lun"
 	"lunlab/target/iscsi/pdu"
@@ -23,16 +25,22 @@ type transfer struct {
 	asked uint32 // where the last R2T ends
 	r2tSN uint32
 	r2ts  []r2t // outstanding, in order
+
+	// For recovery: the tags whose data is ignored, how often data was asked
+	// for again, and when some came last.
+	stale      []uint32
+	recoveries int
+	heard      time.Time
 }
 
 // r2t is a Ready To Transfer that isn't answered in full.
 type r2t struct {
-	ttt      uint32
+	ttt, sn  uint32
 	off, end uint32 // what is still to come
 	dataSN   uint32
 }
 
-func (x *transfer) reset() { *x = transfer{r2ts: x.r2ts[:0]} }
+func (x *transfer) reset() { *x = transfer{r2ts: x.r2ts[:0], stale: x.stale[:0]} }
 
 func (x *transfer) complete() bool {
 	return x.failed || !x.unsolicited && x.got >= x.want
@@ -53,6 +61,9 @@ func (k *command) expectData(data []byte) {
 	x.first = min(p.FirstBurstLength, k.req.ExpectedDataTransferLength)
 	x.unsolicited = !k.req.Final
 	x.got, x.asked = n, n
+	if x.unsolicited && p.ErrorRecoveryLevel > 0 {
+		x.heard = time.Now()
+	}
 	switch {
 	case n > 0 && !p.ImmediateData, x.unsolicited && p.InitialR2T:
 		k.failLocked(senseUnexpectedData)
@@ -131,19 +142,27 @@ func (c *conn) askLocked(k *command) {
 	x, p := &k.xfer, &c.sess.params
 	for !x.unsolicited && !x.failed && x.asked < x.want && uint32(len(x.r2ts)) < p.MaxOutstandingR2T {
 		n := min(p.MaxBurstLength, x.want-x.asked)
-		r := pdu.R2T{
-			LUN:                       k.req.LUN,
-			InitiatorTaskTag:          k.req.InitiatorTaskTag,
-			TargetTransferTag:         c.newTTT(),
-			R2TSN:                     x.r2tSN,
-			BufferOffset:              x.asked,
-			DesiredDataTransferLength: n,
-		}
-		x.r2ts = append(x.r2ts, r2t{ttt: r.TargetTransferTag, off: x.asked, end: x.asked + n})
+		r := r2t{ttt: c.newTTT(), sn: x.r2tSN, off: x.asked, end: x.asked + n}
+		x.r2ts = append(x.r2ts, r)
 		x.r2tSN++
 		x.asked += n
-		c.send(r.Encode, nil)
+		if p.ErrorRecoveryLevel > 0 {
+			x.heard = time.Now()
+		}
+		c.sendR2T(k, &r)
 	}
+}
+
+func (c *conn) sendR2T(k *command, r *r2t) {
+	p := pdu.R2T{
+		LUN:                       k.req.LUN,
+		InitiatorTaskTag:          k.req.InitiatorTaskTag,
+		TargetTransferTag:         r.ttt,
+		R2TSN:                     r.sn,
+		BufferOffset:              r.off,
+		DesiredDataTransferLength: r.end - r.off,
+	}
+	c.send(p.Encode, nil)
 }
 
 // dataOut takes in a Data-Out PDU, whose data hasn't been read.
@@ -161,11 +180,19 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 	}
 	known, sense := k.xfer.check(p)
 	if !known {
+		stale := slices.Contains(k.xfer.stale, p.TargetTransferTag)
 		c.mu.Unlock()
+		if stale {
+			return c.skipData(n)
+		}
 		return c.refuse(pdu.ReasonInvalidField, bhs[:], n)
 	}
 	if sense.Key != lun.NoSense {
-		c.failTransfer(k, sense)
+		if sense == senseServiceCRC && c.recoverLocked(k) {
+			c.mu.Unlock()
+		} else {
+			c.failTransfer(k, sense)
+		}
 		return c.skipData(n)
 	}
 	var to []byte
@@ -187,10 +214,17 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 		return nil
 	}
 	if !whole {
-		c.failTransfer(k, senseServiceCRC)
+		if c.recoverLocked(k) {
+			c.mu.Unlock()
+		} else {
+			c.failTransfer(k, senseServiceCRC)
+		}
 		return nil
 	}
 	k.xfer.count(p)
+	if !k.xfer.heard.IsZero() {
+		k.xfer.heard = time.Now()
+	}
 	run := false
 	if k.xfer.delivered {
 		if run = k.xfer.complete(); run {
@@ -225,6 +259,8 @@ func (x *transfer) check(p *pdu.DataOut) (known bool, s lun.Sense) {
 	end := uint64(p.BufferOffset) + n
 	if p.TargetTransferTag == pdu.NoTag {
 		switch {
+		case !x.unsolicited && slices.Contains(x.stale, pdu.NoTag):
+			return false, s
 		case !x.unsolicited:
 			return true, senseUnexpectedData
 		case p.DataSN != x.dataSN:

@@ -36,6 +36,11 @@ type output struct {
 	statSN  uint32
 	digests digests
 
+	// kept are the answers that aren't acknowledged, in StatSN's order, if keep.
+	keep      bool
+	kept      []sent
+	keptBytes int
+
 	// writeSince is when the write under way began, in Unix nanoseconds, 0 if
 	// none is.
 	writeSince atomic.Int64
@@ -70,6 +75,9 @@ func (o *output) commitLocked(buf *buffer, off, end int) {
 	}
 	if o.err != nil {
 		return
+	}
+	if o.keep {
+		o.keepLocked(buf, off, end)
 	}
 	o.queued += end - off
 	if n := len(o.queue); n > 0 && o.queue[n-1].buf == buf && o.queue[n-1].end == off {
@@ -133,6 +141,19 @@ func (o *output) flush(mayWait bool) error {
 	return o.err
 }
 
+// drain returns when all that was queued before has been written, by whomever.
+func (o *output) drain() error {
+	if err := o.flush(true); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.writing && o.err == nil {
+		o.room.Wait()
+	}
+	return o.err
+}
+
 func (o *output) write(q []segment) (total int, err error) {
 	o.bufs = o.bufs[:0]
 	for _, s := range q {
@@ -181,4 +202,5 @@ func (o *output) discardLocked() {
 		s.buf.drop()
 	}
 	o.queue = nil
+	o.forgetLocked(len(o.kept))
 }

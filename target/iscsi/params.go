@@ -67,7 +67,7 @@ func offered(maxConnections uint32) Params {
 		MaxOutstandingR2T:              64,
 		DataPDUInOrder:                 true,
 		DataSequenceInOrder:            true,
-		ErrorRecoveryLevel:             0,
+		ErrorRecoveryLevel:             1,
 		ISCSIProtocolLevel:             2,
 		TargetMaxRecvDataSegmentLength: 256 << 10,
 	}
