@@ -75,5 +75,5 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 		return s
 	}
 	d.count.wrote(c.CDB, n)
-	return d.settle(flags(c.CDB))
+	return d.settle(flags(c.CDB), lba, n)
 }

@@ -181,7 +181,7 @@ func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 		}
 		done += uint64(len(part))
 	}
-	return s.to.settle(0)
+	return s.to.settle(0, s.toLBA, toBlocks)
 }
 
 // closedTo tells whether the disk isn't ready, or reservations keep the

@@ -92,6 +92,29 @@ func (k *cursor) read(p []byte) {
 	k.each(len(p), func(piece []byte, at int) { copy(p[at:], piece) })
 }
 
+// rest returns what is left of the current piece, which isn't empty unless that
+// is all.
+func (k *cursor) rest() []byte {
+	for len(k.list) > 0 {
+		if b := k.list[0][k.off:]; len(b) > 0 {
+			return b
+		}
+		k.list, k.off = k.list[1:], 0
+	}
+	return nil
+}
+
+// skip steps over n bytes.
+func (k *cursor) skip(n uint64) {
+	for n > 0 && len(k.list) > 0 {
+		step := min(n, uint64(len(k.list[0])-k.off))
+		n -= step
+		if k.off += int(step); k.off == len(k.list[0]) {
+			k.list, k.off = k.list[1:], 0
+		}
+	}
+}
+
 // each steps over the next n bytes.
 func (k *cursor) each(n int, do func(piece []byte, at int)) {
 	for at := 0; at < n && len(k.list) > 0; {

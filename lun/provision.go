@@ -133,7 +133,7 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	if s.Key != NoSense {
 		return s
 	}
-	return d.settle(0)
+	return d.settle(0, lba, n)
 }
 
 // unmapBlocks unmaps n blocks at lba. The lock for writing is held.
@@ -144,7 +144,7 @@ func (d *Disk) unmapBlocks(lba, n uint64) Sense {
 	if err := d.unseal(lba, n); err != nil {
 		return d.writeError(err, lba*d.blockSize)
 	}
-	return d.settle(0)
+	return d.settle(0, lba, n)
 }
 
 // zero writes zeros. The blocks of a thin disk are mapped afterwards, as for any

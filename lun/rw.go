@@ -3,6 +3,8 @@ package lun
 import (
 	"errors"
 	"syscall"
+
+	"lunlab/lun/store"
 )
 
 // FUA and FUA_NV (obsolete, but kept by initiators) in a CDB's flags.
@@ -126,7 +128,7 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 	}
 	if flags(c.CDB)&fuaBits != 0 {
 		// What comes back has to be on the medium (SBC-4 4.16).
-		if s := d.flush(); s.Key != NoSense {
+		if s := d.flushBlocks(lba, n); s.Key != NoSense {
 			return s
 		}
 	}
@@ -183,7 +185,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	}
 	c.OutLen = n * p.size(d.blockSize)
 	d.count.wrote(c.CDB, n)
-	return d.settle(flags(c.CDB))
+	return d.settle(flags(c.CDB), lba, n)
 }
 
 // put writes n blocks at lba, with the protection information that comes along
@@ -201,27 +203,66 @@ func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
 // writeBlocks writes n blocks at lba from the data after its first skip bytes.
 // Of data that is short the whole blocks are written: the initiator learns
 // about the rest from the residual count.
+//
+// The store gets whole blocks however the data is scattered, so that a process
+// that is killed leaves none half written.
 func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
 	have := total(data)
 	have -= min(have, skip)
-	size := min(n, have/d.blockSize) * d.blockSize
+	left := min(n, have/d.blockSize) * d.blockSize
+	at := lba * d.blockSize
+	in := cursor{list: data}
+	in.skip(skip)
+	var buf *[scratchSize]byte
 	var s Sense
-	cut(data, skip, skip+size, func(b []byte, at uint64) bool {
-		at += lba * d.blockSize
-		if done, err := d.store.WriteAt(b, int64(at)); err != nil {
-			s = d.writeError(err, at+uint64(done))
-			return false
+	for left > 0 && s.Key == NoSense {
+		part := in.rest()
+		part = part[:min(uint64(len(part)), left)/d.blockSize*d.blockSize]
+		if len(part) > 0 && (d.volatile || len(part) >= worthGathering) {
+			in.skip(uint64(len(part)))
+		} else {
+			if buf == nil {
+				buf = scratch.Get().(*[scratchSize]byte)
+			}
+			part = buf[:min(left, scratchSize)]
+			in.read(part)
 		}
-		return true
-	})
+		if done, err := d.store.WriteAt(part, int64(at)); err != nil {
+			s = d.writeError(err, at+uint64(done))
+		}
+		at, left = at+uint64(len(part)), left-uint64(len(part))
+	}
+	if buf != nil {
+		scratch.Put(buf)
+	}
 	return s
 }
 
-// settle makes what was written durable if the flags or the lack of a write
-// cache want it so.
-func (d *Disk) settle(flags byte) Sense {
+// worthGathering is the length below which pieces are put together before a
+// store that makes system calls gets them.
+const worthGathering = 16 << 10
+
+// settle makes the n blocks at lba that were written durable if the flags or the
+// lack of a write cache want it so.
+func (d *Disk) settle(flags byte, lba, n uint64) Sense {
 	if flags&fuaBits != 0 || !d.writeBack.Load() {
+		return d.flushBlocks(lba, n)
+	}
+	return Sense{}
+}
+
+// flushBlocks makes n blocks at lba durable.
+func (d *Disk) flushBlocks(lba, n uint64) Sense {
+	r, ok := d.store.(store.RangeSyncer)
+	if !ok {
 		return d.flush()
+	}
+	err := r.SyncRange(int64(lba*d.blockSize), int64(n*d.blockSize))
+	if err == nil && d.protectable() {
+		err = r.SyncRange(d.tupleOffset(lba), int64(n*tupleSize))
+	}
+	if err != nil {
+		return writeSense(err)
 	}
 	return Sense{}
 }

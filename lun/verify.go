@@ -185,7 +185,7 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 		return s
 	}
 	// What is verified is the medium, so it has to be there (SBC-4 5.53).
-	if s := d.flush(); s.Key != NoSense {
+	if s := d.flushBlocks(lba, n); s.Key != NoSense {
 		return s
 	}
 	if have := min(n, total(c.DataOut)/p.size(d.blockSize)); byteCheck(c.CDB) == 1 && p.transfer {
@@ -232,7 +232,7 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	if s := d.seal(lba, n); s.Key != NoSense {
 		return s
 	}
-	return d.settle(flags(c.CDB))
+	return d.settle(flags(c.CDB), lba, n)
 }
 
 func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
@@ -252,7 +252,7 @@ func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
 	if s := d.seal(lba, n); s.Key != NoSense {
 		return s
 	}
-	return d.settle(flags(c.CDB))
+	return d.settle(flags(c.CDB), lba, n)
 }
 
 // or writes the bitwise OR of data and what is there, for whole blocks.

@@ -61,6 +61,14 @@ type Zeroer interface {
 	Zero(off, n int64) error
 }
 
+// RangeSyncer is a Store that can make a part of it durable for less than all
+// of it.
+type RangeSyncer interface {
+	// SyncRange returns when what was written before to the n bytes at off is
+	// durable.
+	SyncRange(off, n int64) error
+}
+
 // Waiter is a Store that knows whether its calls may sleep. One that isn't a
 // Waiter is taken to do so.
 type Waiter interface {
@@ -96,6 +104,15 @@ func Blocking(s Store) bool {
 		return w.Blocking()
 	}
 	return true
+}
+
+// SyncRange makes n bytes at off of s durable, and the rest too where s knows no
+// better.
+func SyncRange(s Store, off, n int64) error {
+	if r, ok := s.(RangeSyncer); ok {
+		return r.SyncRange(off, n)
+	}
+	return s.Sync()
 }
 
 // zeros is what Zero writes where the store has nothing better.
