@@ -341,9 +341,14 @@ func (e *Engine) findUIO(key string) (path string, size int, err error) {
 	if err != nil {
 		return "", 0, fmt.Errorf("tcmu: look for UIO devices: %w", err)
 	}
+	err = os.ErrNotExist
 	for _, u := range uios {
-		name, err := e.sys.read(e.sysfs("class/uio", u, "name"))
-		if err != nil || deviceKey(name) != key {
+		name, rerr := e.sys.read(e.sysfs("class/uio", u, "name"))
+		if rerr != nil {
+			err = rerr // perhaps that one
+			continue
+		}
+		if deviceKey(name) != key {
 			continue
 		}
 		s, err := e.sys.read(e.sysfs("class/uio", u, "maps/map0/size"))
@@ -356,7 +361,7 @@ func (e *Engine) findUIO(key string) (path string, size int, err error) {
 		}
 		return filepath.Join(e.opts.Dev, u), int(n), nil
 	}
-	return "", 0, fmt.Errorf("tcmu: no UIO device for tcm-user/%s: %w", key, os.ErrNotExist)
+	return "", 0, fmt.Errorf("tcmu: no UIO device for tcm-user/%s: %w", key, err)
 }
 
 // Name is the device's name in configfs.
