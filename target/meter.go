@@ -78,19 +78,17 @@ func (m *Meter) Release() {
 	}
 }
 
-// Fill waits, while the meter holds, until no further command has come for the
-// time quiet, and returns how many are in flight then. Quiet is counted only
-// once at least want are in flight or patience is over, so that a slow
-// initiator is not taken for one that is held to less.
+// Fill waits, while the meter holds, until no further command comes, and
+// returns how many are in flight then: see [Settle].
 func (m *Meter) Fill(ctx context.Context, want int, quiet, patience time.Duration) (int, error) {
 	return Settle(ctx, m.InFlight, want, quiet, patience)
 }
 
-// Settle watches a count until it has not changed for the time quiet, and has
-// reached want or patience is over. It returns the count.
+// Settle waits until a count has stood still for the time quiet, or, while it is
+// below want, for the longer patience: a slow initiator is not to be taken for
+// one that is held to less. It returns the count.
 func Settle(ctx context.Context, count func() int, want int, quiet, patience time.Duration) (int, error) {
-	start := time.Now()
-	last, since := count(), start
+	last, since := count(), time.Now()
 	tick := time.NewTicker(max(quiet/20, time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -98,13 +96,13 @@ func Settle(ctx context.Context, count func() int, want int, quiet, patience tim
 		case <-ctx.Done():
 			return last, context.Cause(ctx)
 		case now := <-tick.C:
-			n := count()
-			if n != last {
+			if n := count(); n != last {
 				last, since = n, now
 				continue
 			}
-			if now.Sub(since) >= quiet && (n >= want || now.Sub(start) >= patience) {
-				return n, nil
+			still := now.Sub(since)
+			if still >= patience || last >= want && still >= quiet {
+				return last, nil
 			}
 		}
 	}
