@@ -84,8 +84,63 @@ func (k *command) abandon() {
 // bound says so (SBC-4 6.6.4) and refuses.
 const maxTransfer = 1<<maxBufferBits - bufferSlack
 
-// scsiCommand takes in a SCSI Command PDU. data is in the input buffer.
+// scsiCommand takes in a SCSI Command PDU: its header segments in b, its data
+// in the input buffer.
 func (c *conn) scsiCommand(b, data []byte) error {
+	k, a := c.prepare(b)
+	if k == nil {
+		c.sess.arrive(c, &a)
+		return nil
+	}
+	if k.req.Write {
+		k.expectData(len(data))
+	}
+	// Data that is all here and whose turn it is may stay in the input buffer.
+	if len(data) > 0 {
+		if k.xfer.complete() && !k.unit.Unit().Blocking() && (k.req.Immediate || k.req.CmdSN == c.sess.exp.Load()) {
+			k.setDataOut(data[:min(len(data), k.outWant)])
+		} else if k.allocate() {
+			copy(k.data.b[:k.outWant], data)
+		}
+	}
+	c.submit(k, &a)
+	return nil
+}
+
+// largeCommand takes in a SCSI Command PDU whose n bytes of data are more than
+// the input buffer holds: they go to the command's own.
+func (c *conn) largeCommand(b []byte, hlen, n int) error {
+	k, a := c.prepare(b)
+	c.in.take(hlen)
+	if k == nil {
+		if err := c.skipData(n); err != nil {
+			return err
+		}
+		c.sess.arrive(c, &a)
+		return nil
+	}
+	k.expectData(n)
+	var to []byte
+	if k.allocate() {
+		to = k.data.b[:min(n, k.outWant)]
+	}
+	whole, err := c.readData(to, n)
+	if err != nil {
+		return err
+	}
+	if !whole {
+		k.req.Encode(a.bhs[:])
+		c.reject(pdu.ReasonDataDigest, a.bhs[:])
+		k.release()
+		return nil
+	}
+	c.submit(k, &a)
+	return nil
+}
+
+// prepare makes a command of header segments and sees how much data it is to
+// move. There is none if the request is to be refused.
+func (c *conn) prepare(b []byte) (*command, arrival) {
 	k := c.newCommand()
 	a := arrival{conn: c}
 	if err := k.req.Decode(b); err != nil {
@@ -101,8 +156,7 @@ func (c *conn) scsiCommand(b, data []byte) error {
 	if a.reason != 0 {
 		k.release()
 		copy(a.bhs[:], b)
-		c.sess.arrive(c, &a)
-		return nil
+		return nil, a
 	}
 	k.unit = c.sess.nexus.Lookup(target.Address(k.req.LUN))
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
@@ -110,34 +164,23 @@ func (c *conn) scsiCommand(b, data []byte) error {
 	if k.req.Write {
 		k.outWant = int(min(out, uint64(k.req.ExpectedDataTransferLength), maxTransfer))
 		read = k.bidiRead
+		k.setDataOut(nil)
 	}
 	if k.req.Read {
 		k.inWant = int(min(in, uint64(read), maxTransfer))
 	}
-	if k.req.Write {
-		k.expectData(data)
-		k.setDataOut(nil)
-	}
-	// Data that is all here and whose turn it is may stay in the input buffer.
-	if len(data) > 0 {
-		if k.xfer.complete() && !k.unit.Unit().Blocking() && (k.req.Immediate || k.req.CmdSN == c.sess.exp.Load()) {
-			k.setDataOut(data[:min(len(data), k.outWant)])
-		} else if k.allocate() {
-			copy(k.data.b[:k.outWant], data)
-		}
-	}
-	if k.req.Write && !k.xfer.complete() {
-		if !c.register(k) {
-			a.reason = pdu.ReasonTaskInProgress
-			copy(a.bhs[:], b)
-			k.release()
-			c.sess.arrive(c, &a)
-			return nil
-		}
-	}
 	a.cmd = k
-	c.sess.arrive(c, &a)
-	return nil
+	return k, a
+}
+
+// submit lets a command come in its turn.
+func (c *conn) submit(k *command, a *arrival) {
+	if k.req.Write && !k.xfer.complete() && !c.register(k) {
+		a.reason, a.cmd = pdu.ReasonTaskInProgress, nil
+		k.req.Encode(a.bhs[:])
+		k.release()
+	}
+	c.sess.arrive(c, a)
 }
 
 // excess stands for data that the initiator was ready to send and the unit has no

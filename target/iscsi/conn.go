@@ -267,6 +267,9 @@ func (c *conn) request(h pdu.Header, b []byte, hlen int) error {
 	if c.digests.data && n > 0 {
 		total += digestLen
 	}
+	if total > len(c.in.buf) && h.Opcode == pdu.OpSCSICommand {
+		return c.largeCommand(b, hlen, n)
+	}
 	if total > len(c.in.buf) {
 		c.in.resize(total)
 		defer c.in.resize(fullInput)

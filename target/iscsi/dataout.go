@@ -53,10 +53,11 @@ var (
 	senseServiceCRC     = lun.Sense{Key: lun.AbortedCommand, Code: 0x4705}
 )
 
-// expectData sets up the transfer of a write whose PDU came with data.
-func (k *command) expectData(data []byte) {
+// expectData sets up the transfer of a write whose PDU came with length bytes of
+// data.
+func (k *command) expectData(length int) {
 	x, p := &k.xfer, &k.conn.sess.params
-	n := uint32(len(data))
+	n := uint32(length)
 	x.want = uint32(k.outWant)
 	x.first = min(p.FirstBurstLength, k.req.ExpectedDataTransferLength)
 	x.unsolicited = !k.req.Final
