@@ -30,7 +30,8 @@ type Config struct {
 
 // ISCSI holds what concerns all iSCSI targets.
 type ISCSI struct {
-	Listen []string // ADDRESS:PORT
+	Listen        []string // ADDRESS:PORT
+	DiscoveryCHAP *CHAP    // nil: discovery without authentication
 }
 
 // Target is a set of LUNs that share limits: a SCSI host of tcm_loop, an iSCSI
@@ -58,8 +59,10 @@ type Loop struct {
 
 // ISCSITarget is for iSCSI.
 type ISCSITarget struct {
-	Name  string // iqn. or naa. or eui.
-	Alias string
+	Name     string // iqn. or naa. or eui.
+	Alias    string
+	Access   []Access  // empty: anyone
+	Redirect *Redirect // nil: nowhere
 }
 
 // LUN describes a logical unit. For the meaning of most fields see

@@ -118,7 +118,7 @@ func (l *loader) root(n ast.Node) {
 }
 
 func (l *loader) iscsi(n ast.Node) {
-	l.mapping(n, "iscsi", field{"listen", true, func(n ast.Node) {
+	l.mapping(n, "iscsi", field{"listen", false, func(n ast.Node) {
 		l.list(n, "listen", func(n ast.Node) {
 			const want = "ADDRESS:PORT such as 127.0.0.1:3260 or [::1]:3260"
 			s, where, ok := l.scalar(n, "listen", want)
@@ -132,7 +132,7 @@ func (l *loader) iscsi(n ast.Node) {
 			}
 			l.config.ISCSI.Listen = append(l.config.ISCSI.Listen, s)
 		})
-	}})
+	}}, field{"discovery_chap", false, func(n ast.Node) { l.config.ISCSI.DiscoveryCHAP = l.chap(n) }})
 }
 
 var targetRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`)
@@ -166,6 +166,8 @@ func (l *loader) target(n ast.Node, names map[string]pos) {
 			l.mapping(n, "iscsi",
 				field{"name", false, func(n ast.Node) { l.iqn(n, &t.ISCSI.Name) }},
 				field{"alias", false, l.str("alias", "a name for people", &t.ISCSI.Alias)},
+				field{"access", false, func(n ast.Node) { l.access(n, t) }},
+				field{"redirect", false, func(n ast.Node) { l.redirect(n, t) }},
 			)
 		}},
 		field{"luns", true, func(n ast.Node) {

@@ -93,7 +93,7 @@ func serve(o *serveOptions, stdout, stderr io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, served.lab.Close()) }()
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-	srv, err := iscsi.NewServer(iscsi.Options{Targets: served.targets, Log: log})
+	srv, err := iscsi.NewServer(iscsi.Options{Targets: served.targets, Log: log, DiscoveryCHAP: (*iscsi.CHAP)(cfg.ISCSI.DiscoveryCHAP)})
 	if err != nil {
 		return err
 	}

@@ -68,9 +68,24 @@ func openServed(cfg *lab.Config) (*served, error) {
 		s.targets = append(s.targets, &iscsi.Target{
 			Name: name, Alias: t.ISCSI.Alias, Device: d,
 			CanQueue: t.Limits.CanQueue, HWQueues: min(t.Limits.HWQueues, maxConnections),
+			Access: accessOf(t), Redirect: (*iscsi.Redirect)(t.ISCSI.Redirect),
 		})
 	}
 	return s, nil
+}
+
+func accessOf(t *lab.Target) (list []iscsi.Access) {
+	for _, a := range t.ISCSI.Access {
+		x := iscsi.Access{Initiator: a.Initiator, CHAP: (*iscsi.CHAP)(a.CHAP)}
+		if a.LUNs != nil {
+			x.LUNs = []uint16{}
+		}
+		for _, n := range a.LUNs {
+			x.LUNs = append(x.LUNs, uint16(n))
+		}
+		list = append(list, x)
+	}
+	return list
 }
 
 // greeting says what is served and how it is used.

@@ -140,3 +140,39 @@ func TestQEMUIO(t *testing.T) {
 		t.Errorf("a wrong pattern was not noticed:\n%s", out)
 	}
 }
+
+// TestCHAP has libiscsi authenticate, in both directions, as lab.yaml says.
+func TestCHAP(t *testing.T) {
+	need.Program(t, "iscsi-inq", "libiscsi-bin")
+	config := filepath.Join(t.TempDir(), "lab.yaml")
+	err := os.WriteFile(config, []byte(`
+targets:
+  - name: lab
+    iscsi:
+      access:
+        - {initiator: "iqn.2007-10.com.github:*", chap: {user: me, secret: mysecret, target_user: lab, target_secret: labsecret}}
+    luns:
+      - {lun: 0, store: {kind: mem, size: 1MiB}}
+`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	portal := serve(t, "-f", config)
+	// inq is what iscsi-inq says with the initiator's secret, and, if it isn't
+	// empty, the one that it wants the target to know.
+	inq := func(as, target string) string {
+		u := "iscsi://" + as + "@" + portal + "/" + targetName + "/0"
+		if target != "" {
+			u += "?target_user=lab&target_password=" + target
+		}
+		return run(t, "sh", "-c", `iscsi-inq "$0" 2>&1 || echo refused`, u)
+	}
+	wantLines(t, inq("me%mysecret", ""), `Peripheral Qualifier:CONNECTED`)
+	wantLines(t, inq("me%mysecret", "labsecret"), `Peripheral Qualifier:CONNECTED`)
+	wantLines(t, inq("me%wrong", ""), `refused`)
+	wantLines(t, inq("you%mysecret", ""), `refused`)
+	wantLines(t, inq("me%mysecret", "wrong"), `refused`)
+	// Another initiator, and one that doesn't authenticate.
+	wantLines(t, run(t, "sh", "-c", `iscsi-inq -i iqn.2026-01.example:other "iscsi://me%mysecret@$0" 2>&1 || echo refused`, portal+"/"+targetName+"/0"), `refused`)
+	wantLines(t, run(t, "sh", "-c", `iscsi-inq "$0" 2>&1 || echo refused`, url(portal, 0)), `refused`)
+}
