@@ -18,6 +18,7 @@ const (
 	ASCApplicationTagCheckFailed         = 0x1002
 	ASCReferenceTagCheckFailed           = 0x1003
 	ASCUnrecoveredReadError              = 0x1100
+	ASCMarkedBad                         = 0x1114
 	ASCParameterListLengthError          = 0x1a00
 	ASCMiscompareDuringVerify            = 0x1d00
 	ASCInvalidCommandOperationCode       = 0x2000

@@ -202,6 +202,9 @@ func (d *Disk) copyOut(p []byte, off uint64) bool {
 	lba, n := off/d.blockSize, uint64(len(p))/d.blockSize
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
+	if d.spoiled(lba, n).Key != NoSense {
+		return false
+	}
 	if _, err := d.store.ReadAt(p, int64(off)); err != nil {
 		d.readError(err, off)
 		return false

@@ -122,6 +122,7 @@ type Disk struct {
 	background sync.WaitGroup      // its goroutine
 	closing    chan struct{}       // closed by Close
 
+	bad   badBlocks
 	count counters
 	born  time.Time
 

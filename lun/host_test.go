@@ -182,3 +182,19 @@ func pattern(n int, seed byte) []byte {
 }
 
 func cat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+
+// calls is a store that takes a while, as it says, and counts its calls.
+type calls struct {
+	store.Store
+	reads, writes int
+}
+
+func (c *calls) ReadAt(p []byte, off int64) (int, error) {
+	c.reads++
+	return c.Store.ReadAt(p, off)
+}
+
+func (c *calls) WriteAt(p []byte, off int64) (int, error) {
+	c.writes++
+	return c.Store.WriteAt(p, off)
+}

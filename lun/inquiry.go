@@ -211,7 +211,7 @@ func (d *Disk) characteristics() []byte {
 	if d.opt.RotationRate > 1 {
 		b[3] |= 2 // 3.5 inch
 	}
-	b[4] = 0x02 // VBULS: an unmapped block verifies as zeros
+	b[4] = 0x01 // VBULS: an unmapped block verifies as zeros
 	return b
 }
 

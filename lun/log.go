@@ -132,7 +132,10 @@ var logPages = slices.Concat([]logPage{
 	{0x0e, 0, (*Disk).startStopLog},
 	{0x10, 0, (*Disk).selfTestLog},
 	{0x15, 0, (*Disk).backgroundScanLog},
-	{0x19, 0, func(d *Disk) []logParameter { return d.count.all.parameter() }},
+	{0x19, 0, func(d *Disk) []logParameter {
+		// Idle time isn't counted; the interval that it would be in is 50 x 10^-3 s.
+		return append(d.count.all.parameter(), binaryList(2, make([]byte, 8)...), binaryList(3, 0, 0, 0, 3, 0, 0, 0, 50))
+	}},
 }, groupPages(), []logPage{
 	{0x2f, 0, func(*Disk) []logParameter { return []logParameter{binaryList(0, 0, 0, temperature)} }},
 })

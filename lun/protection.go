@@ -245,15 +245,17 @@ func (d *Disk) writeWithTuples(data [][]byte, p checks, lba, n uint64) Sense {
 		if bad.Key != NoSense {
 			return bad
 		}
+		d.bad.heal(at, count)
 		done += count
 	}
 	return Sense{}
 }
 
 // seal gives n blocks at lba, which were written without, the protection
-// information that the standard wants then (SBC-4 table 143). It does nothing
-// on a medium without.
+// information that the standard wants then (SBC-4 table 143), if the medium has
+// any. What was written is no longer bad.
 func (d *Disk) seal(lba, n uint64) Sense {
+	d.bad.heal(lba, n)
 	kind := d.protectionType()
 	if kind == 0 {
 		return Sense{}
@@ -284,6 +286,7 @@ func (d *Disk) seal(lba, n uint64) Sense {
 // sealAs gives n blocks at lba the protection information of a WRITE SAME: that
 // of its block, with a reference tag that counts where it is one that does.
 func (d *Disk) sealAs(t tuple, kind byte, lba, n uint64) Sense {
+	d.bad.heal(lba, n)
 	b := batches.Get().(*protectedBatch)
 	defer batches.Put(b)
 	for n > 0 {
@@ -305,6 +308,7 @@ func (d *Disk) sealAs(t tuple, kind byte, lba, n uint64) Sense {
 // unseal makes the protection information of n blocks at lba all ones, as that
 // of unmapped blocks is.
 func (d *Disk) unseal(lba, n uint64) error {
+	d.bad.heal(lba, n)
 	if !d.protectable() {
 		return nil
 	}

@@ -134,6 +134,9 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 	}
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
+	if s := d.spoiled(lba, n); s.Key != NoSense {
+		return s
+	}
 	if p.kind != 0 {
 		s = d.readProtected(c, p, lba, n)
 	} else {
@@ -147,22 +150,38 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 
 // readBlocks answers with n blocks at lba as far as there is room.
 func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
-	want := n * d.blockSize
+	left := min(n*d.blockSize, c.Room())
 	at := lba * d.blockSize
-	for _, b := range c.DataIn {
-		if want == 0 {
-			break
+	out := cursor{list: c.DataIn}
+	var buf *[scratchSize]byte
+	var s Sense
+	for left > 0 && s.Key == NoSense {
+		part := out.rest()
+		part = part[:min(uint64(len(part)), left)]
+		gathered := !d.volatile && len(part) < worthGathering && uint64(len(part)) < left
+		if gathered {
+			if buf == nil {
+				buf = scratch.Get().(*[scratchSize]byte)
+			}
+			part = buf[:min(left, scratchSize)]
 		}
-		b = b[:min(uint64(len(b)), want)]
-		done, err := d.store.ReadAt(b, int64(at))
-		if err != nil {
-			return d.readError(err, at+uint64(done))
+		if done, err := d.store.ReadAt(part, int64(at)); err != nil {
+			s = d.readError(err, at+uint64(done))
 		}
-		at += uint64(len(b))
-		want -= uint64(len(b))
+		if gathered {
+			out.write(part)
+		} else {
+			out.skip(uint64(len(part)))
+		}
+		at, left = at+uint64(len(part)), left-uint64(len(part))
 	}
-	c.InLen = n * d.blockSize
-	return Sense{}
+	if buf != nil {
+		scratch.Put(buf)
+	}
+	if s.Key == NoSense {
+		c.InLen = n * d.blockSize
+	}
+	return s
 }
 
 func (d *Disk) write(_ *nexus, c *Command) Sense {
@@ -238,8 +257,8 @@ func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
 	return s
 }
 
-// worthGathering is the length below which pieces are put together before a
-// store that makes system calls gets them.
+// worthGathering is the length below which pieces are put together for a store
+// that makes a system call for each.
 const worthGathering = 16 << 10
 
 // settle makes the n blocks at lba that were written durable if the flags or the

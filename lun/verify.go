@@ -68,6 +68,9 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 	d.count.blocksVerified.Add(n)
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
+	if s := d.spoiled(lba, n); s.Key != NoSense {
+		return s
+	}
 	switch check := byteCheck(c.CDB); {
 	case p.kind != 0 && check == 1 && p.transfer:
 		return d.compareProtected(c.DataOut, p, lba, n)
@@ -223,6 +226,9 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	c.OutLen = 2 * n * d.blockSize
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
+	if s := d.spoiled(lba, n); s.Key != NoSense {
+		return s
+	}
 	if s := d.compare(c.DataOut, lba, n); s.Key != NoSense {
 		return s
 	}
@@ -246,6 +252,9 @@ func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
 	c.OutLen = n * d.blockSize
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
+	if s := d.spoiled(lba, n); s.Key != NoSense {
+		return s
+	}
 	if s := d.or(c.DataOut, lba, n); s.Key != NoSense {
 		return s
 	}
