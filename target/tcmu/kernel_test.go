@@ -360,9 +360,26 @@ func TestInCycles(t *testing.T) {
 		return string(b)
 	}
 	before := params()
+	ctx := t.Context()
 	cycle := func() {
-		b := attach(t, e, u, tcmu.Config{MaxDataAreaMB: 8}, tcmu.LoopConfig{CanQueue: 4, CmdPerLUN: 4})
-		b.detach(t)
+		// Not by attach, which keeps a little for the test's end.
+		dev, err := e.Create(ctx, tcmu.Config{Name: "t0", Size: 1 << 20, MaxDataAreaMB: 8}, u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop, err := e.CreateLoop(ctx, tcmu.LoopConfig{WWN: testWWN, CanQueue: 4, CmdPerLUN: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loop.Attach(ctx, dev, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := loop.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := dev.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 	count := func() (fds, goroutines, heap int) {
 		entries, err := os.ReadDir("/proc/self/fd")
