@@ -47,7 +47,12 @@ func TestGuest(t *testing.T) {
 // boot boots a kernel with this program, built without cgo, as its init.
 func boot(t testing.TB) *kernel.VM {
 	t.Helper()
-	img := kerneltest.Stock(t)
+	var img kernel.Image
+	if name := os.Getenv("LUNLAB_TCMU_KERNEL"); name != "" {
+		img = kerneltest.Named(t, name)
+	} else {
+		img = kerneltest.Stock(t)
+	}
 	bin := filepath.Join(t.TempDir(), "guest.test")
 	build := exec.Command("go", "test", "-c", "-o", bin, "lunlab/target/tcmu")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

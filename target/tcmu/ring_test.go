@@ -583,6 +583,7 @@ func FuzzRing(f *testing.F) {
 			return
 		}
 		pos = pos % m.size &^ 7
+		serveImage(t, image)
 		var e entry
 		for range 1000 {
 			if pos == head || m.read(pos, head, &e) != nil {
@@ -619,4 +620,31 @@ func FuzzRing(f *testing.F) {
 			pos = (pos + e.len) % m.size
 		}
 	})
+}
+
+// serveImage serves what lies in the image, as far as it makes sense.
+func serveImage(t *testing.T, image []byte) {
+	m, err := openMailbox(alignedCopy(image))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	u := &testUnit{execute: func(c *lun.Command) {
+		n++
+		c.InLen = fill(c.DataIn, bytes.Repeat([]byte{0xa5}, len(c.CDB)))
+		if c.CDB[1]&1 != 0 {
+			c.Fail(lun.Sense{Key: lun.IllegalRequest})
+		}
+	}}
+	r, err := newRing(m, newFakeBell(), u, &lun.Nexus{})
+	if err != nil {
+		return
+	}
+	entries, err := r.poll()
+	if s := r.snapshot(); int(s.Commands) != n || s.InFlight != 0 || n > entries {
+		t.Errorf("%d commands of %d entries, %v: %+v", n, entries, err, s)
+	}
+	if err == nil && (r.slots.len() != 0 || m.tail() != r.next) {
+		t.Errorf("%d entries were not given back: cmd_tail is %d, and %d was read", r.slots.len(), m.tail(), r.next)
+	}
 }

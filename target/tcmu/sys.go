@@ -134,6 +134,13 @@ func bounded(ctx context.Context, f func() error) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
+	}
+	// Most steps are short: one that is over can be taken back, and one that
+	// still goes on can't.
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(500 * time.Millisecond):
 		return fmt.Errorf("the kernel is still at it: %w", context.Cause(ctx))
 	}
 }
