@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"lunlab/lab"
 	"lunlab/lun"
@@ -50,9 +51,9 @@ tcm_loop. Without -f, it is one LUN in memory.
 What a killed lunlab left attached is removed first, and by --cleanup without
 attaching anything.
 
-Ctrl-C detaches in order: the kernel writes back what it has cached. A second one
-fails the commands that are in flight. The exit status is 0 if all that was
-attached is detached, 2 for any error.`,
+Ctrl-C detaches in order: what is mounted is waited for, and the kernel writes
+back what it has cached. A second one fails the commands that are in flight. The
+exit status is 0 if all that was attached is detached, 2 for any error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return attach(&o, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -320,24 +321,62 @@ func (a *attachment) detach(signals <-chan os.Signal, stderr io.Writer) error {
 	if a.stop != nil {
 		close(a.stop)
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), detachTime, fmt.Errorf("commands in flight don't end within %v", detachTime))
-	defer cancel()
-	ctx, stop := interruptible(ctx, signals)
+	ctx, end := detachContext(signals)
+	a.waitUnused(ctx, stderr)
+	end()
+	ctx, end = detachContext(signals)
 	err := a.remove(ctx)
-	stop()
-	if err == nil || ctx.Err() == nil {
+	gaveUp := ctx.Err() != nil
+	end()
+	if err == nil || !gaveUp {
 		return err
 	}
 	fmt.Fprintln(stderr, "lunlab: failing the commands that are in flight")
 	for _, d := range a.devices {
 		d.Offline()
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), detachTime)
+	ctx, cancel := context.WithTimeout(context.Background(), detachTime)
 	defer cancel()
 	if err := a.remove(ctx); err != nil {
 		return fmt.Errorf("%w; `lunlab attach --cleanup` removes what is left", err)
 	}
 	return nil
+}
+
+// detachContext ends after detachTime, or with a signal.
+func detachContext(signals <-chan os.Signal) (_ context.Context, end func()) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), detachTime, fmt.Errorf("not over within %v", detachTime))
+	ctx, stop := interruptible(ctx, signals)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// waitUnused waits until no disk is mounted or otherwise claimed, or ctx ends.
+func (a *attachment) waitUnused(ctx context.Context, stderr io.Writer) {
+	for _, r := range a.rows {
+		for told := false; r.Block != "" && claimed(r.Block); told = true {
+			if !told {
+				fmt.Fprintf(stderr, "lunlab: %s is in use (mounted, or part of a volume): free it; in %v, or with another Ctrl-C, it goes all the same\n", r.Block, detachTime)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// claimed tells whether someone has the block device, or a partition of it, for
+// himself alone.
+func claimed(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == unix.EBUSY
 }
 
 func (a *attachment) remove(ctx context.Context) error {
