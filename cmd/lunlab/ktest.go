@@ -170,10 +170,11 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 	defer console.Close()
 	cfg.Console, cfg.Logf = console, logf
 	report.Complaints, err = scenario.RunGuest(ctx, cfg, cases, take)
-	if err != nil {
+	var lost *kernel.GuestError
+	if errors.As(err, &lost) && len(lost.Console) > 0 {
 		return fmt.Errorf("%w\n  the whole console: %s", err, consoleFile)
 	}
-	return nil
+	return err
 }
 
 func writeReports(w io.Writer, r *scenario.Report, ktap bool, jsonFile, junitFile string) error {

@@ -35,6 +35,7 @@ func TestScripts(t *testing.T) {
 			defer ln.Close()
 			_, port, err := net.SplitHostPort(ln.Addr().String())
 			e.Setenv("PORT", port)
+			e.Setenv("HOME", e.WorkDir)
 			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -57,7 +57,7 @@ func distributionVersion(ctx context.Context) (string, error) {
 			return "", errors.New("kernel: no apt-cache here: name a kernel of your own with --kernel FILE --modules DIR")
 		}
 		if ctx.Err() != nil {
-			return "", ctx.Err()
+			return "", context.Cause(ctx)
 		}
 		for line := range strings.Lines(string(out)) {
 			if dep, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok {

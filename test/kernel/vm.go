@@ -67,6 +67,8 @@ type Config struct {
 	Logf func(format string, args ...any)
 }
 
+var kvmDevice = "/dev/kvm" // tests have another
+
 // guestDrivers is what the guest's side of our QEMU devices needs.
 var guestDrivers = []string{"virtio_pci", "virtio_console"}
 
@@ -146,7 +148,7 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 	if cfg.Accel != "auto" {
 		return try(cfg.Accel, cfg.BootTimeout)
 	}
-	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
+	if f, err := os.OpenFile(kvmDevice, os.O_RDWR, 0); err != nil {
 		cfg.Logf("using TCG, QEMU's emulation, which is about ten times slower than KVM: %v", err)
 	} else {
 		f.Close()
@@ -155,7 +157,7 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 			return vm, err
 		}
 		what, _, _ := strings.Cut(err.Error(), "\n")
-		cfg.Logf("using TCG: /dev/kvm is there, but no guest starts under it: %s", what)
+		cfg.Logf("using TCG: %s is there, but no guest starts under it: %s", kvmDevice, what)
 	}
 	return try("tcg", cfg.BootTimeout)
 }
@@ -270,12 +272,15 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 		close(vm.exited)
 	}()
 	if err := <-started; err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		return nil, fmt.Errorf("kernel: %s: %w", cfg.QEMU, err)
 	}
 	if vm.conn, err = l.Accept(); err != nil {
 		vm.kill()
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, context.Cause(ctx)
 		}
 		return nil, vm.failed("QEMU ended before the guest began")
 	}
@@ -292,7 +297,7 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 		}
 		vm.kill()
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, context.Cause(ctx)
 		}
 		return nil, vm.failed("the guest ended before its init was ready")
 	case <-timer.C:
