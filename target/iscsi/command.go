@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"lunlab/lun"
 	"lunlab/target"
@@ -13,8 +14,12 @@ import (
 // command is a SCSI command from its arrival to its answer.
 type command struct {
 	target.Task
-	conn *conn
-	req  pdu.SCSICommand
+	req pdu.SCSICommand
+
+	// home is the connection that the command belongs to. A task that waits for
+	// data may be reassigned to another (RFC 7143 7.2.2).
+	home atomic.Pointer[conn]
+
 	unit *target.LogicalUnit
 
 	cdb     [16]byte
@@ -49,9 +54,11 @@ type command struct {
 
 var commands = sync.Pool{New: func() any { return new(command) }}
 
+func (k *command) conn() *conn { return k.home.Load() }
+
 func (c *conn) newCommand() *command {
 	k := commands.Get().(*command)
-	k.conn = c
+	k.home.Store(c)
 	return k
 }
 
@@ -66,7 +73,8 @@ func (k *command) release() {
 		k.data = nil
 	}
 	k.Reset()
-	k.conn, k.unit, k.longCDB, k.bidiRead, k.outWant, k.inWant = nil, nil, nil, 0, 0, 0
+	k.home.Store(nil)
+	k.unit, k.longCDB, k.bidiRead, k.outWant, k.inWant = nil, nil, 0, 0, 0
 	k.noMemory, k.failure = false, lun.Sense{}
 	k.xfer.reset()
 	k.dataOut[0], k.dataOut[1] = nil, nil
@@ -275,7 +283,7 @@ func (on *conn) begin(a *arrival) {
 
 // run executes a command whose data is all here.
 func (on *conn) run(k *command) {
-	c := k.conn
+	c := k.conn()
 	switch {
 	case k.noMemory || k.failure.Key != lun.NoSense:
 		// The task leaves its set as one that never ran.
@@ -355,8 +363,11 @@ func (c *conn) runApart(k *command) {
 		c.out.commit(buf, 0, end)
 	}
 	buf.drop()
+	itt := k.req.InitiatorTaskTag
 	k.release()
-	c.out.flush(false)
+	if c.out.flush(false) != nil && answer {
+		c.handOver(itt)
+	}
 }
 
 // finish answers a command that has left its task set unexecuted.
@@ -377,9 +388,9 @@ func (c *conn) finish(k *command) {
 // TaskAborted is called when task management has ended the command before it
 // ran. Its memory isn't used again, as the reader may be filling it just now.
 func (k *command) TaskAborted(*target.Task) {
-	k.conn.unregister(k)
+	k.conn().unregister(k)
 	k.abandon()
-	k.conn.sess.end(k.req.Immediate)
+	k.conn().sess.end(k.req.Immediate)
 }
 
 // senseRoom is what sense data takes in a response's data segment.
@@ -403,7 +414,7 @@ func (c *conn) dataInStep() int { return int(c.step.Load()) }
 // dataInLen is the length of the Data-In PDU that begins at off of n bytes: no
 // more than the initiator takes at once, and not beyond the end of a burst.
 func (k *command) dataInLen(off, n int) int {
-	burst := int(k.conn.sess.params.MaxBurstLength)
+	burst := int(k.conn().sess.params.MaxBurstLength)
 	return min(k.step, burst-off%burst, n-off)
 }
 
@@ -411,7 +422,7 @@ func (k *command) dataInLen(off, n int) int {
 // so that the unit puts it there.
 func (k *command) layout(b []byte) {
 	k.iov = k.iov[:0]
-	c := k.conn
+	c := k.conn()
 	at := 0
 	for off := 0; off < k.inWant; {
 		n := k.dataInLen(off, k.inWant)
@@ -426,7 +437,7 @@ func (k *command) layout(b []byte) {
 // encodeAnswer writes the PDUs of the answer around the data that is already in
 // b, and returns their length.
 func (k *command) encodeAnswer(b []byte) int {
-	c := k.conn
+	c := k.conn()
 	flags, residual, bidiResidual := k.residuals()
 	n := int(min(k.InLen, uint64(k.inWant)))
 	// Good status goes with the last data (RFC 7143 11.7.3), if it is alone.

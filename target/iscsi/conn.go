@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -52,6 +53,8 @@ type conn struct {
 	late    lateTags
 	nextTTT uint32
 
+	lostAt time.Time // guarded by the session's lock
+
 	step atomic.Uint32 // the initiator's MaxRecvDataSegmentLength
 
 	exchangeMu sync.Mutex
@@ -97,6 +100,9 @@ func (c *conn) serve() {
 		c.linger()
 	}
 	c.nc.Close()
+	if errors.Is(err, errLoggedOut) {
+		c.out.release()
+	}
 	c.out.fail(net.ErrClosed)
 	if c.sess != nil {
 		c.leaveSession(err)
@@ -110,15 +116,21 @@ func (c *conn) serve() {
 }
 
 // leaveSession takes the connection out of its session, which ends with its
-// last one.
+// last one, unless there is something to recover.
 func (c *conn) leaveSession(err error) {
 	x := c.sess
+	orderly := errors.Is(err, errLoggedOut)
 	x.mu.Lock()
 	mine := x.conns[c.cid] == c
 	if mine {
 		delete(x.conns, c.cid)
 	}
-	last := len(x.conns) == 0
+	keep := x.params.ErrorRecoveryLevel > 1 && !orderly && !x.closed && c.phase.Load() == phaseFull
+	if keep && !slices.Contains(x.lost, c) {
+		c.lostAt = time.Now()
+		x.lost = append(x.lost, c)
+	}
+	last := len(x.conns) == 0 && len(x.lost) == 0
 	var others []*conn
 	for _, o := range x.conns {
 		if o.phase.Load() == phaseFull {
@@ -130,8 +142,11 @@ func (c *conn) leaveSession(err error) {
 		x.close(reasonOf(err))
 		return
 	}
-	x.abandon(c)
-	if mine && len(others) > 0 && !errors.Is(err, errLoggedOut) {
+	x.dropHeld(c)
+	if !keep {
+		x.abandon(c)
+	}
+	if mine && len(others) > 0 && !orderly {
 		// The other connections tell of it (RFC 7143 11.9.1, event 2).
 		p := pdu.AsyncMessage{
 			AsyncEvent: pdu.AsyncConnectionDrop, Parameter1: c.cid,

@@ -56,7 +56,7 @@ var (
 // expectData sets up the transfer of a write whose PDU came with length bytes of
 // data.
 func (k *command) expectData(length int) {
-	x, p := &k.xfer, &k.conn.sess.params
+	x, p := &k.xfer, &k.conn().sess.params
 	n := uint32(length)
 	x.want = uint32(k.outWant)
 	x.first = min(p.FirstBurstLength, k.req.ExpectedDataTransferLength)
@@ -79,7 +79,7 @@ func (k *command) expectData(length int) {
 // allocate gets the buffer for the data-out, if there isn't one.
 func (k *command) allocate() bool {
 	if k.data == nil && k.outWant > 0 && !k.noMemory {
-		k.data = k.conn.srv.pool.get(k.outWant)
+		k.data = k.conn().srv.pool.get(k.outWant)
 		k.noMemory = k.data == nil
 	}
 	return k.data != nil
@@ -88,7 +88,7 @@ func (k *command) allocate() bool {
 func (k *command) failLocked(s lun.Sense) {
 	k.failure = s
 	k.xfer.failed = true
-	k.conn.late.add(k.req.InitiatorTaskTag)
+	k.conn().late.add(k.req.InitiatorTaskTag)
 }
 
 // register makes a command known to Data-Out PDUs; not if there is one with its

@@ -89,6 +89,11 @@ func (c *conn) nopOut(p *pdu.NOPOut, data []byte) {
 // taskManagement performs a function and answers when it is complete: at once,
 // or when the commands that it ends have ended.
 func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
+	if p.Function == pdu.TaskReassign && c.sess.params.ErrorRecoveryLevel > 1 {
+		c.sess.end(p.Immediate)
+		c.reassign(p)
+		return
+	}
 	response, aborting := c.perform(p)
 	done := func() {
 		aborting.Wait()
@@ -203,7 +208,7 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 		Time2Wait:        uint16(x.params.DefaultTime2Wait),
 		Time2Retain:      uint16(x.params.DefaultTime2Retain),
 	}
-	var end []*conn
+	var end, lost, given []*conn
 	x.mu.Lock()
 	switch p.ReasonCode {
 	case pdu.CloseSession:
@@ -214,13 +219,32 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 		if o := x.conns[p.CID]; o != nil {
 			end = append(end, o)
 			delete(x.conns, p.CID)
+		} else if o := x.takeLost(p.CID); o != nil {
+			given = append(given, o)
 		} else {
 			r.Response = pdu.LogoutCIDNotFound
 		}
 	case pdu.RemoveForRecovery:
-		r.Response = pdu.LogoutNoRecovery
+		o := x.conns[p.CID]
+		switch {
+		case x.params.ErrorRecoveryLevel < 2:
+			r.Response = pdu.LogoutNoRecovery
+		case o == c || o == nil && !x.hasLost(p.CID):
+			r.Response = pdu.LogoutCIDNotFound
+		case o != nil:
+			delete(x.conns, p.CID)
+			x.loseLocked(o)
+			lost = append(lost, o)
+		}
 	}
 	x.mu.Unlock()
+	for _, o := range given {
+		x.abandon(o)
+	}
+	for _, o := range lost {
+		o.nc.Close()
+		x.dropHeld(o)
+	}
 	c.send(r.Encode, nil)
 	for _, o := range end {
 		o.hangUp()

@@ -2,6 +2,7 @@ package iscsi_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -229,11 +230,11 @@ func TestRandomDisconnects(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	l.rest(t)
 	r := dial(t, l.addr)
 	r.isid[4]++
 	r.login()
 	r.read(0, 8)
-	l.rest(t)
 	for deadline := time.Now().Add(rawTimeout); runtime.NumGoroutine() > goroutines+2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines are left, there were %d", runtime.NumGoroutine(), goroutines)
@@ -294,32 +295,35 @@ func TestAllocations(t *testing.T) {
 	run("READ(10)", h[:], 48+4096)
 }
 
-// FuzzSession sends any bytes, cut anywhere, in a session and in a login. A
-// well-behaved initiator is served after it.
+// FuzzSession sends any bytes, cut anywhere, in a login (level 0) or in a session
+// with ErrorRecoveryLevel level-1. A well-behaved initiator is served after it.
 func FuzzSession(f *testing.F) {
 	l := newLab(f, nil)
 	seed := &raw{t: f, cmdSN: 100, isid: [6]byte{1}}
-	f.Add(true, seed.command(0xc0, 4096, read10(0, 8)...)[:])
+	f.Add(byte(1), seed.command(0xc0, 4096, read10(0, 8)...)[:])
 	w := seed.command(0x20, 4096, write10(0, 8)...)
 	o := seed.dataOut(true, 0x1000+seed.itt, 0xffffffff, 0, 0)
 	o[6] = 0x10
-	f.Add(true, append(append(w[:], o[:]...), make([]byte, 4096)...))
-	f.Add(true, append(hdr(0x42, 0x85).put32(24, 100)[:], hdr(0x46, 0x80).put32(16, 3)[:]...))
-	f.Add(true, hdr(0x00, 0x80).put32(16, 3).put32(24, 100)[:])
+	f.Add(byte(1), append(append(w[:], o[:]...), make([]byte, 4096)...))
+	f.Add(byte(1), append(hdr(0x42, 0x85).put32(24, 100)[:], hdr(0x46, 0x80).put32(16, 3)[:]...))
+	f.Add(byte(1), hdr(0x00, 0x80).put32(16, 3).put32(24, 100)[:])
 	for _, n := range []int{10, 100} {
 		h := hdr(0x44, 0x80).put32(16, 3).put32(20, 0xffffffff)
 		h[7] = byte(n)
-		f.Add(true, append(h[:], append(text("SendTargets=All"), make([]byte, n)...)[:n+(-n&3)]...))
+		f.Add(byte(1), append(h[:], append(text("SendTargets=All"), make([]byte, n)...)[:n+(-n&3)]...))
 	}
 	login := seed.loginHeader(0, 1)
 	data := text(append(names(), "AuthMethod=None")...)
 	login[7] = byte(len(data))
-	f.Add(false, append(login[:], append(data, make([]byte, -len(data)&3)...)...))
-	f.Fuzz(func(t *testing.T, loggedIn bool, b []byte) {
+	f.Add(byte(0), append(login[:], append(data, make([]byte, -len(data)&3)...)...))
+	snack := hdr(0x10, 0x80).put32(16, 0x1001)
+	reassign := hdr(0x42, 0x88).put32(16, 5).put32(20, 0x1001).put32(24, 101)
+	f.Add(byte(2), append(append(seed.command(0xc0, 4096, read10(0, 8)...).put32(24, 100)[:], snack[:]...), reassign[:]...))
+	f.Fuzz(func(t *testing.T, level byte, b []byte) {
 		r := dial(t, l.addr)
 		r.isid[0] = 0x40
-		if loggedIn {
-			r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No")...))
+		if level > 0 {
+			r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No", fmt.Sprint("ErrorRecoveryLevel=", (level-1)%3))...))
 			if p, err := r.tryRecv(rawTimeout); err != nil || p.u16(36) != 0 {
 				t.Fatalf("login: %v %v", p, err)
 			}
@@ -335,8 +339,9 @@ func FuzzSession(f *testing.F) {
 				t.Fatal("the connection stays open at its end")
 			}
 		}
+		// The same initiator again ends a session that waits to be recovered.
 		good := dial(t, l.addr)
-		good.isid[0] = 0x41
+		good.isid[0] = 0x40
 		good.login()
 		good.alive()
 		l.rest(t)

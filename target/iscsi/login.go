@@ -356,6 +356,7 @@ func (l *login) complete(p *pdu.LoginRequest) error {
 	c.digests = digests{c.params.HeaderDigest, c.params.DataDigest}
 	c.out.digests = c.digests
 	c.out.keep = c.sess.params.ErrorRecoveryLevel > 0
+	c.out.recoverable = c.sess.params.ErrorRecoveryLevel > 1
 	return nil
 }
 

@@ -27,7 +27,7 @@ func TestNegotiation(t *testing.T) {
 		}},
 		{"the other way round", []string{"InitialR2T=Yes", "ImmediateData=No", "DefaultTime2Wait=0", "DefaultTime2Retain=3600", "MaxOutstandingR2T=65535"},
 			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144", "InitialR2T": "Yes", "ImmediateData": "No",
-				"DefaultTime2Wait": "0", "DefaultTime2Retain": "0", "MaxOutstandingR2T": "64"}},
+				"DefaultTime2Wait": "0", "DefaultTime2Retain": "60", "MaxOutstandingR2T": "64"}},
 		{"values that can't be", []string{"InitialR2T=Maybe", "MaxBurstLength=511", "FirstBurstLength=16777216", "HeaderDigest=SHA1", "MaxOutstandingR2T=",
 			"ErrorRecoveryLevel=3", "DefaultTime2Wait=-1"},
 			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144", "InitialR2T": "Reject", "MaxBurstLength": "Reject",

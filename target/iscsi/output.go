@@ -37,9 +37,11 @@ type output struct {
 	digests digests
 
 	// kept are the answers that aren't acknowledged, in StatSN's order, if keep.
-	keep      bool
-	kept      []sent
-	keptBytes int
+	// recoverable says that they are kept beyond the end of the connection.
+	keep        bool
+	recoverable bool
+	kept        []sent
+	keptBytes   int
 
 	// writeSince is when the write under way began, in Unix nanoseconds, 0 if
 	// none is.
@@ -73,11 +75,11 @@ func (o *output) commitLocked(buf *buffer, off, end int) {
 			putDigest(buf.b[p+pdu.BHSLen:], checksum(buf.b[p:p+pdu.BHSLen]))
 		}
 	}
+	if o.keep && (o.err == nil || o.recoverable) {
+		o.keepLocked(buf, off, end)
+	}
 	if o.err != nil {
 		return
-	}
-	if o.keep {
-		o.keepLocked(buf, off, end)
 	}
 	o.queued += end - off
 	if n := len(o.queue); n > 0 && o.queue[n-1].buf == buf && o.queue[n-1].end == off {
@@ -202,5 +204,17 @@ func (o *output) discardLocked() {
 		s.buf.drop()
 	}
 	o.queue = nil
-	o.forgetLocked(len(o.kept))
+	if !o.recoverable {
+		o.forgetLocked(len(o.kept))
+	}
+}
+
+// release gives up what is kept beyond the connection's end.
+func (o *output) release() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.recoverable = false
+	if o.err != nil {
+		o.forgetLocked(len(o.kept))
+	}
 }

@@ -63,11 +63,11 @@ func offered(maxConnections uint32) Params {
 		MaxBurstLength:                 1 << 20,
 		FirstBurstLength:               256 << 10,
 		DefaultTime2Wait:               0,
-		DefaultTime2Retain:             0,
+		DefaultTime2Retain:             60,
 		MaxOutstandingR2T:              64,
 		DataPDUInOrder:                 true,
 		DataSequenceInOrder:            true,
-		ErrorRecoveryLevel:             1,
+		ErrorRecoveryLevel:             2,
 		ISCSIProtocolLevel:             2,
 		TargetMaxRecvDataSegmentLength: 256 << 10,
 	}

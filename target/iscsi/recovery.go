@@ -182,7 +182,8 @@ func (c *conn) resegment(p *pdu.SNACKRequest) int {
 	if len(data) == 0 || p.BegRun != 0 || p.RunLength != 0 {
 		return 0
 	}
-	k := command{conn: c, step: c.dataInStep()}
+	k := command{step: c.dataInStep()}
+	k.home.Store(c)
 	sn := uint32(0)
 	for off := 0; off < len(data); sn++ {
 		n := k.dataInLen(off, len(data))

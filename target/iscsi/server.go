@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -278,6 +280,10 @@ func (s *Server) Close() error {
 		c.nc.Close()
 	}
 	s.stopOnce.Do(func() { close(s.stopped) })
+	// Those whose connections are gone don't end with them.
+	for _, x := range s.listSessions() {
+		x.close("server closed")
+	}
 	s.wg.Wait()
 	return nil
 }
@@ -301,6 +307,12 @@ func (s *Server) list() []*conn {
 	return cs
 }
 
+func (s *Server) listSessions() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.sessions))
+}
+
 // watch ends connections that take too long over something.
 func (s *Server) watch() {
 	defer s.wg.Done()
@@ -313,6 +325,9 @@ func (s *Server) watch() {
 		case now := <-tick.C:
 			for _, c := range s.list() {
 				c.watch(now)
+			}
+			for _, x := range s.listSessions() {
+				x.expire(now)
 			}
 		}
 	}

@@ -2,9 +2,11 @@ package iscsi
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"lunlab/lun"
 	"lunlab/target"
@@ -34,6 +36,8 @@ type session struct {
 	mu        sync.Mutex
 	held      map[uint32]arrival // came before their turn, by CmdSN
 	conns     map[uint16]*conn   // by CID
+	lost      []*conn            // gone, with tasks that may be reassigned
+	adopters  map[uint32]*conn   // by task tag: who gets the answer of a lost connection's task
 	inFlight  int                // commands, sent by CmdSN and immediately
 	most      int
 	immediate int
@@ -263,17 +267,34 @@ func (x *session) join(c *conn, cmdSN uint32) pdu.LoginStatus {
 	}
 	x.conns[c.cid] = c
 	c.sess = x
+	keep := old != nil && x.loseLocked(old)
 	x.mu.Unlock()
 	if old != nil {
 		old.nc.Close()
-		x.abandon(old)
+		x.dropHeld(old)
+		if !keep {
+			x.abandon(old)
+		}
 	}
 	return pdu.LoginSuccess
 }
 
-// abandon ends the tasks of a connection that is gone, and forgets what of it
-// waited for its turn: the initiator may send that again by another.
-func (x *session) abandon(c *conn) {
+// loseLocked makes c, which is in conns no more, one whose tasks may be
+// reassigned, if recovery of connections was agreed on.
+func (x *session) loseLocked(c *conn) bool {
+	if x.params.ErrorRecoveryLevel < 2 || x.closed {
+		return false
+	}
+	if !slices.Contains(x.lost, c) {
+		c.lostAt = time.Now()
+		x.lost = append(x.lost, c)
+	}
+	return true
+}
+
+// dropHeld forgets what of a connection that is gone waited for its turn: the
+// initiator may send that again by another.
+func (x *session) dropHeld(c *conn) {
 	x.mu.Lock()
 	var mine []arrival
 	for sn, a := range x.held {
@@ -286,12 +307,40 @@ func (x *session) abandon(c *conn) {
 	for _, a := range mine {
 		a.abandon()
 	}
+}
+
+// abandon ends the tasks of a connection that is gone for good.
+func (x *session) abandon(c *conn) {
+	c.out.release()
 	if x.nexus != nil {
 		a := x.nexus.AbortWhere(func(k *target.Task) bool {
 			o, ok := k.Owner().(*command)
-			return ok && o.conn == c
+			return ok && o.conn() == c
 		})
 		a.Wait()
+	}
+}
+
+// expire gives up lost connections that nobody has asked for in time, and the
+// session with the last of them.
+func (x *session) expire(now time.Time) {
+	patience := time.Duration(x.params.DefaultTime2Wait+x.params.DefaultTime2Retain) * time.Second
+	x.mu.Lock()
+	var gone []*conn
+	x.lost = slices.DeleteFunc(x.lost, func(c *conn) bool {
+		if now.Sub(c.lostAt) < patience {
+			return false
+		}
+		gone = append(gone, c)
+		return true
+	})
+	last := len(gone) > 0 && len(x.conns) == 0 && len(x.lost) == 0
+	x.mu.Unlock()
+	for _, c := range gone {
+		x.abandon(c)
+	}
+	if last {
+		x.close("nobody recovered its connection in time")
 	}
 }
 
@@ -305,11 +354,15 @@ func (x *session) close(why string) {
 	for _, c := range x.conns {
 		cs = append(cs, c)
 	}
-	held := x.held
-	x.held = nil
+	held, lost := x.held, x.lost
+	x.held, x.lost = nil, nil
 	x.mu.Unlock()
 	for _, c := range cs {
+		c.out.release()
 		c.nc.Close()
+	}
+	for _, c := range lost {
+		c.out.release()
 	}
 	for _, a := range held {
 		a.abandon()

@@ -100,12 +100,8 @@ func (s *Server) Status() Status {
 	}
 	s.mu.Lock()
 	st.Connections = len(s.conns)
-	sessions := make([]*session, 0, len(s.sessions))
-	for _, x := range s.sessions {
-		sessions = append(sessions, x)
-	}
 	s.mu.Unlock()
-	for _, x := range sessions {
+	for _, x := range s.listSessions() {
 		st.Sessions = append(st.Sessions, x.status())
 	}
 	slices.SortFunc(st.Sessions, func(a, b SessionStatus) int { return cmp.Compare(a.TSIH, b.TSIH) })
