@@ -127,6 +127,9 @@ func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
 	defer func() { err = errors.Join(err, units.Close()) }()
 
 	a := attachment{engine: engine}
+	if len(units.LUNs) > 8 {
+		a.ringMB = 1 // a ring takes up kernel memory, 8 MiB if nothing is said
+	}
 	defer func() { err = errors.Join(err, a.detach(signals, stderr)) }()
 	ctx, stop := interruptible(ctx, signals)
 	err = a.attach(ctx, units)
@@ -202,6 +205,7 @@ type attachment struct {
 	loops   []*tcmu.Loop
 	devices []*tcmu.Device
 	rows    []attachedRow
+	ringMB  uint32
 	failed  chan error
 	stop    chan struct{}
 }
@@ -261,7 +265,7 @@ func (a *attachment) attachUnit(ctx context.Context, loop *tcmu.Loop, nexus *lun
 	}
 	dev, err := a.engine.Create(ctx, tcmu.Config{
 		Name: fmt.Sprintf("%s-%d", u.Target.Name, u.Config.Number),
-		Size: row.Size, BlockSize: uint32(o.BlockSize), Nexus: nexus,
+		Size: row.Size, BlockSize: uint32(o.BlockSize), Nexus: nexus, RingMB: a.ringMB,
 	}, u.Disk)
 	if err != nil {
 		return err

@@ -43,6 +43,12 @@ type Config struct {
 	MaxSectors    uint32 // hw_max_sectors; 0: the kernel's default, 128
 	MaxDataAreaMB uint32 // room for the data of commands in flight; 0: the kernel's default, 1024
 
+	// RingMB is the size of the ring, 1 to 8; the kernel holds it in memory for
+	// each device. 1 has room for 8,000 commands of a few buffers each; more
+	// commands wait in the kernel. 0: the kernel's default, 8. Kernels that
+	// can't be told make it 8.
+	RingMB uint32
+
 	// CommandTimeout is how long the kernel waits for an answer before it fails
 	// a command by itself. 0: the kernel's default, 30 s; negative: no limit.
 	// Whole seconds.
@@ -77,6 +83,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("tcmu: block size %d: want a power of two from 512 to 65536", c.BlockSize)
 	case c.Size == 0 || c.Size%uint64(c.BlockSize) != 0:
 		return fmt.Errorf("tcmu: size %d is not a number of %d-byte blocks", c.Size, c.BlockSize)
+	case c.RingMB > 8:
+		return fmt.Errorf("tcmu: ring of %d MiB: want 1 to 8", c.RingMB)
 	case c.CommandTimeout > 0 && c.CommandTimeout < time.Second:
 		return fmt.Errorf("tcmu: command timeout %v: want whole seconds", c.CommandTimeout)
 	}
@@ -199,6 +207,9 @@ func (e *Engine) configure(ctx context.Context, d *Device) error {
 	}
 	if c.MaxSectors > 0 {
 		control = append(control, fmt.Sprintf("hw_max_sectors=%d", c.MaxSectors))
+	}
+	if c.RingMB > 0 {
+		control = append(control, fmt.Sprintf("cmd_ring_size_mb=%d", c.RingMB))
 	}
 	if c.MaxDataAreaMB > 0 {
 		control = append(control, fmt.Sprintf("max_data_area_mb=%d", c.MaxDataAreaMB))

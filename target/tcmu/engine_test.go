@@ -53,7 +53,7 @@ type made struct {
 }
 
 func makeAll(ctx context.Context, e *Engine) (m made, err error) {
-	if m.dev, err = e.Create(ctx, Config{HBA: 3, Name: "t0", Size: 1 << 20, MaxSectors: 128, MaxDataAreaMB: 8, CommandTimeout: -1}, idle()); err != nil {
+	if m.dev, err = e.Create(ctx, Config{HBA: 3, Name: "t0", Size: 1 << 20, MaxSectors: 128, RingMB: 1, MaxDataAreaMB: 8, CommandTimeout: -1}, idle()); err != nil {
 		return m, err
 	}
 	if m.loop, err = e.CreateLoop(ctx, LoopConfig{WWN: "naa.5001405000000101", HWQueues: 2, CanQueue: 64, CmdPerLUN: 32}); err != nil {
@@ -83,7 +83,7 @@ func TestSteps(t *testing.T) {
 	}
 	got := s.snapshot()
 	for path, want := range map[string]string{
-		fakeCore + "/user_3/t0/control":                                   "dev_config=lunlab/t0,dev_size=1048576,hw_block_size=512,hw_max_sectors=128,max_data_area_mb=8",
+		fakeCore + "/user_3/t0/control":                                   "dev_config=lunlab/t0,dev_size=1048576,hw_block_size=512,hw_max_sectors=128,cmd_ring_size_mb=1,max_data_area_mb=8",
 		fakeCore + "/user_3/t0/attrib/cmd_time_out":                       "0",
 		fakeCore + "/user_3/t0/attrib/tmr_notification":                   "1",
 		fakeCore + "/user_3/t0/attrib/pgr_support":                        "0",
@@ -250,6 +250,7 @@ func TestConfigMistakes(t *testing.T) {
 		{Config{Name: "a", Size: 1000}, "size 1000"},
 		{Config{Name: "a", Size: 4096, BlockSize: 1000}, "block size"},
 		{Config{Name: "a", Size: 4096, HBA: -1}, "HBA"},
+		{Config{Name: "a", Size: 4096, RingMB: 9}, "ring"},
 		{Config{Name: "a", Size: 4096, CommandTimeout: time.Millisecond}, "whole seconds"},
 	} {
 		if _, err := e.Create(t.Context(), tt.c, idle()); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -287,7 +287,7 @@ func TestInOffline(t *testing.T) {
 	leftovers(t)
 }
 
-// TestInManyLUNs has 16 LUNs on one host, and takes some off again.
+// TestInManyLUNs has 64 LUNs on one host, and takes some off again.
 func TestInManyLUNs(t *testing.T) {
 	e := guest(t)
 	loop, err := e.CreateLoop(t.Context(), tcmu.LoopConfig{WWN: testWWN, CanQueue: 128, CmdPerLUN: 128})
@@ -296,8 +296,8 @@ func TestInManyLUNs(t *testing.T) {
 	}
 	var devs []*tcmu.Device
 	seen := map[string]bool{}
-	for i := range 16 {
-		d, err := e.Create(t.Context(), tcmu.Config{Name: fmt.Sprintf("t%d", i), Size: 1 << 20, MaxDataAreaMB: 8}, newRAM(1<<20))
+	for i := range 64 {
+		d, err := e.Create(t.Context(), tcmu.Config{Name: fmt.Sprintf("t%d", i), Size: 1 << 20, MaxDataAreaMB: 8, RingMB: 1}, newRAM(1<<20))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,8 +327,8 @@ func TestInManyLUNs(t *testing.T) {
 	if err := devs[0].Close(t.Context()); err == nil {
 		t.Error("a device was removed below its LUN")
 	}
-	if len(seen) != 12 {
-		t.Errorf("%d block devices, want 12", len(seen))
+	if len(seen) != 48 {
+		t.Errorf("%d block devices, want 48", len(seen))
 	}
 	job := []string{"fio", "--direct=1", "--bs=4k", "--ioengine=io_uring", "--size=1m", "--rw=randrw", "--iodepth=4", "--number_ios=20"}
 	for d := range seen {
