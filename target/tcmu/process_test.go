@@ -1,6 +1,7 @@
 package tcmu_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -284,5 +286,43 @@ targets:
 	leftovers(t)
 	if out := run(t, "/opt/lunlab", "attach", "--cleanup"); out != "nothing was left attached\n" {
 		t.Errorf("cleanup again: %s", out)
+	}
+}
+
+// TestInFlags runs lunlab attach without a file, twice at once, and reads its
+// table.
+func TestInFlags(t *testing.T) {
+	guest(t)
+	var cmds []*exec.Cmd
+	for range 2 {
+		cmd := exec.Command("/opt/lunlab", "attach", "--size", "64MiB", "--can-queue", "32", "--cmd-per-lun", "16", "--hw-queues", "2")
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		cmds = append(cmds, cmd)
+		t.Cleanup(func() { cmd.Process.Kill() })
+		var text strings.Builder
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			text.WriteString(lines.Text() + "\n")
+			if strings.HasPrefix(lines.Text(), "attached") {
+				break
+			}
+		}
+		t.Log("\n" + text.String())
+		row := regexp.MustCompile(`(?m)^lunlab-(\d+) +0 +/dev/sd. +/dev/sg. +\d+:0:1:0 +64 MiB +512 +32 +16 +2 +16$`).FindStringSubmatch(text.String())
+		if row == nil || row[1] != fmt.Sprint(cmd.Process.Pid) {
+			t.Errorf("attach printed:\n%s", &text)
+		}
+	}
+	for _, cmd := range cmds {
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("attach after SIGTERM: %v", err)
+		}
 	}
 }
