@@ -23,6 +23,8 @@ const (
 	ASCMiscompareDuringVerify            = 0x1d00
 	ASCInvalidCommandOperationCode       = 0x2000
 	ASCLBAOutOfRange                     = 0x2100
+	ASCUnalignedWrite                    = 0x2104
+	ASCWriteBoundaryViolation            = 0x2105
 	ASCInvalidFieldInCDB                 = 0x2400
 	ASCLogicalUnitNotSupported           = 0x2500
 	ASCInvalidFieldInParameterList       = 0x2600
@@ -61,6 +63,7 @@ const (
 	ASCInternalTargetFailure             = 0x4400
 	ASCMediumRemovalPrevented            = 0x5302
 	ASCInsufficientRegistrationResources = 0x5504
+	ASCInsufficientZoneResources         = 0x550e
 )
 
 // InvalidField is the sense data for a CDB whose field at the given byte, with

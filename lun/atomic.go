@@ -10,7 +10,7 @@ const maxAtomicBytes = 1 << 20
 
 // atomicWrites tells whether the disk has WRITE ATOMIC: only where nothing that
 // ends the process leaves half of a write behind, which is memory.
-func atomicWrites(d *Disk) bool { return d.volatile && d.maxAtomic() > 0 }
+func atomicWrites(d *Disk) bool { return d.volatile && d.maxAtomic() > 0 && notZoned(d) }
 
 // maxAtomic is the most blocks that WRITE ATOMIC takes.
 func (d *Disk) maxAtomic() uint64 {

@@ -9,9 +9,9 @@ import (
 // what it does about them.
 
 var badOps = []op{
-	{name: "WRITE LONG(10)", usage: "3f e0 ffffffff 00 0000 00", class: writes | medium, run: (*Disk).writeLong},
-	{name: "WRITE LONG(16)", usage: "9f f1 ffffffffffffffff 0000 0000 00 00", class: writes | medium, run: (*Disk).writeLong},
-	{name: "REASSIGN BLOCKS", usage: "07 03 00 00 00 00", class: writes | medium, moves: reassignLength, run: (*Disk).reassign},
+	{name: "WRITE LONG(10)", usage: "3f e0 ffffffff 00 0000 00", class: writes | medium, run: (*Disk).writeLong, when: notZoned},
+	{name: "WRITE LONG(16)", usage: "9f f1 ffffffffffffffff 0000 0000 00 00", class: writes | medium, run: (*Disk).writeLong, when: notZoned},
+	{name: "REASSIGN BLOCKS", usage: "07 03 00 00 00 00", class: writes | medium, moves: reassignLength, run: (*Disk).reassign, when: notZoned},
 }
 
 // maxBad bounds how many blocks can be bad at once, and maxReassign how many

@@ -6,10 +6,10 @@ import "slices"
 // SPC-5 6.4 and 6.20).
 
 var copyOps = []op{
-	{name: "EXTENDED COPY(LID1)", usage: "83 00 0000000000000000 ffffffff 00 00", class: writes | medium, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600},
-	{name: "RECEIVE COPY STATUS(LID1)", usage: "84 00 ff 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyStatus},
-	{name: "RECEIVE COPY OPERATING PARAMETERS", usage: "84 03 00 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyParameters},
-	{name: "RECEIVE COPY FAILURE DETAILS(LID1)", usage: "84 04 ff 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyFailure},
+	{name: "EXTENDED COPY(LID1)", usage: "83 00 0000000000000000 ffffffff 00 00", class: writes | medium, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
+	{name: "RECEIVE COPY STATUS(LID1)", usage: "84 00 ff 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyStatus, when: notZoned},
+	{name: "RECEIVE COPY OPERATING PARAMETERS", usage: "84 03 00 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyParameters, when: notZoned},
+	{name: "RECEIVE COPY FAILURE DETAILS(LID1)", usage: "84 04 ff 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyFailure, when: notZoned},
 }
 
 const (

@@ -52,6 +52,9 @@ type DiskOptions struct {
 	Protectable bool
 	Protection  uint8
 
+	// Zones makes it a host-managed zoned disk. nil is one that isn't.
+	Zones *ZoneOptions
+
 	// PortGroups are the target port groups of asymmetric access. None is a disk
 	// whose ports are all alike. ExplicitAccess lets initiators change their
 	// states with SET TARGET PORT GROUPS.
@@ -123,6 +126,7 @@ type Disk struct {
 	closing    chan struct{}       // closed by Close
 
 	bad   badBlocks
+	zones *zones // nil unless zoned
 	count counters
 	born  time.Time
 
@@ -161,6 +165,13 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	d.protectedAs.Store(uint32(d.opt.Protection))
 	if d.blocks == 0 {
 		return nil, fmt.Errorf("lun: a store of %d bytes has no room for a block of %d", s.Size(), d.blockSize)
+	}
+	if d.opt.Zones != nil {
+		z, err := newZones(d, *d.opt.Zones)
+		if err != nil {
+			return nil, fmt.Errorf("lun: %w", err)
+		}
+		d.zones = z
 	}
 	if d.opt.Thin {
 		sparse, ok := s.(store.Sparse)

@@ -57,6 +57,9 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 			}
 		}
 		if j.sense.Key == NoSense {
+			if d.zones != nil {
+				d.zones.reset()
+			}
 			j.sense = d.flush()
 		}
 		d.locks.unlock(0, d.blocks)

@@ -53,6 +53,7 @@ var fuzzKinds = []lun.DiskOptions{
 	{Thin: true, Protection: 1},
 	{Protection: 2, BlockSize: 4096},
 	{PortGroups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}, ExplicitAccess: true},
+	{Zones: &lun.ZoneOptions{Size: 128, Conventional: 1, MaxOpen: 2}},
 }
 
 // opcodesOf returns the CDBs that a disk says it supports, with the bits that

@@ -1,6 +1,9 @@
 package lun
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 var primaryOps = []op{
 	{name: "TEST UNIT READY", usage: "00 00 00 00 00 00", class: medium | exclusive, run: (*Disk).testUnitReady},
@@ -37,7 +40,7 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 			return InvalidField(2, 7)
 		}
 		b := append(make([]byte, 4, 4+len(body)), body...)
-		b[1] = page
+		b[0], b[1] = d.deviceType(), page
 		put16(b[2:], uint16(len(body)))
 		c.Reply(b, allocation)
 		return Sense{}
@@ -46,13 +49,16 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 		return InvalidField(2, 7)
 	}
 	var b [96]byte
+	b[0] = d.deviceType()
 	if d.opt.Removable {
 		b[1] = 0x80
 	}
 	b[2] = 0x06 // SPC-4, what initiators know to ask for
 	b[3] = 0x12 // HISUP, response data format 2
 	b[4] = byte(len(b) - 5)
-	b[5] = 0x08 // 3PC
+	if notZoned(d) {
+		b[5] = 0x08 // 3PC
+	}
 	if d.protectable() {
 		b[5] |= 0x01 // PROTECT
 	}
@@ -74,6 +80,14 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	}
 	c.Reply(b[:], allocation)
 	return Sense{}
+}
+
+// deviceType is the PERIPHERAL DEVICE TYPE.
+func (d *Disk) deviceType() byte {
+	if zoned(d) {
+		return 0x14 // host-managed zoned block device
+	}
+	return 0
 }
 
 // pad copies s and fills the rest with spaces.
@@ -105,11 +119,17 @@ func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
 
 // vpdPages lists the vital product data pages that a disk has.
 func (d *Disk) vpdPages() []byte {
+	if zoned(d) {
+		return []byte{0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2, 0xb6}
+	}
 	return []byte{0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2}
 }
 
 // vpd returns a vital product data page after its header.
 func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
+	if !slices.Contains(d.vpdPages(), page) {
+		return nil, false
+	}
 	switch page {
 	case 0x00:
 		return d.vpdPages(), true
@@ -127,6 +147,8 @@ func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
 		return d.characteristics(), true
 	case 0xb2:
 		return d.provisioning(), true
+	case 0xb6:
+		return d.zonedCharacteristics(), true
 	}
 	return nil, false
 }
@@ -178,7 +200,10 @@ func (d *Disk) blockLimits() []byte {
 	if d.sparse != nil {
 		b[0] = 1 // WSNZ
 	}
-	b[1] = maxCompare
+	if notZoned(d) {
+		b[1] = maxCompare
+		put64(b[32:], maxSame)
+	}
 	put16(b[2:], 1<<d.opt.PhysicalExponent)
 	put32(b[4:], d.opt.MaxTransfer)
 	put32(b[8:], min(d.opt.MaxTransfer, uint32(1<<20/d.blockSize)))
@@ -190,7 +215,6 @@ func (d *Disk) blockLimits() []byte {
 		put32(b[24:], 1<<d.opt.PhysicalExponent)
 		put32(b[28:], 1<<31|uint32(d.opt.LowestAligned)) // UGAVALID
 	}
-	put64(b[32:], maxSame)
 	if atomicWrites(d) {
 		put32(b[40:], uint32(d.maxAtomic()))
 		if unit := uint32(d.atomicUnit()); unit > 1 {

@@ -31,7 +31,7 @@ func dif(block []byte, app uint16, ref uint32) []byte {
 // sealed puts each block's protection information behind it.
 func sealed(data []byte, bs int, app uint16, ref uint32, step uint32) (out []byte) {
 	for ; len(data) > 0; data = data[bs:] {
-		out = cat(out, data[:bs], dif(data[:bs], app, ref))
+		out = append(append(out, data[:bs]...), dif(data[:bs], app, ref)...)
 		ref += step
 	}
 	return out
@@ -53,7 +53,7 @@ func TestProtectionType1(t *testing.T) {
 		if b := h.do("9e 10 0000000000000000 00000020 00 00", nil, 32).good().data; b[12] != 1 {
 			t.Errorf("P_TYPE and PROT_EN byte %#x, want 1", b[12])
 		}
-		const n = 300 // more than one batch of either size
+		const n = 140 // more than one batch of either size
 		data := pattern(n*bs, 3)
 		wire := sealed(data, bs, 0xabcd, 7, 1)
 		h.run(transfer(0x2a, 7, n, 0x20), wire, 0).good()

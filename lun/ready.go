@@ -210,6 +210,9 @@ func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
 	if kind := d.protectionType(); kind > 0 {
 		b[12] = (kind-1)<<1 | 1 // P_TYPE, PROT_EN
 	}
+	if zoned(d) {
+		b[12] |= 0x10 // RC_BASIS: the last block of all zones
+	}
 	b[13] = d.opt.PhysicalExponent
 	put16(b[14:], d.opt.LowestAligned)
 	if d.sparse != nil {

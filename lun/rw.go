@@ -210,6 +210,13 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 // put writes n blocks at lba, with the protection information that comes along
 // or else of its own making.
 func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
+	if d.zones != nil {
+		// Half of what moves the write pointer is nothing.
+		if total(data) < n*d.blockSize {
+			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
+		}
+		return d.zones.write(lba, n, func() Sense { return d.writeBlocks(data, 0, lba, n) })
+	}
 	if p.transfer {
 		return d.writeWithTuples(data, p, lba, n)
 	}

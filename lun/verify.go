@@ -14,8 +14,8 @@ var verifyOps = []op{
 	{name: "WRITE AND VERIFY(16)", usage: "8e 16 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
 	{name: "VERIFY(32)", usage: "7f 00 00000000 3f 18 000a 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify, when: (*Disk).protectable},
 	{name: "WRITE AND VERIFY(32)", usage: "7f 00 00000000 3f 18 000c 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify, when: (*Disk).protectable},
-	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium, moves: movesCompare, run: (*Disk).compareAndWrite},
-	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium, moves: movesOut, run: (*Disk).orWrite},
+	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium, moves: movesCompare, run: (*Disk).compareAndWrite, when: notZoned},
+	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium, moves: movesOut, run: (*Disk).orWrite, when: notZoned},
 }
 
 // maxCompare is the most blocks that COMPARE AND WRITE takes, all that its

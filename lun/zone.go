@@ -1,0 +1,210 @@
+package lun
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"lunlab/lun/store"
+)
+
+// A host-managed zoned block device (ZBC-2).
+
+// ZoneOptions say how a disk is divided into zones.
+type ZoneOptions struct {
+	// Size is the length of each zone in blocks. Linux wants a power of two. What
+	// makes no whole zone at the end of the store is left unused.
+	Size uint64
+
+	// Conventional is how many zones at the beginning can be written anywhere.
+	// The others have to be written from their beginning to their end.
+	Conventional int
+
+	// MaxOpen is the most zones that may be open at once. 0 is no limit.
+	MaxOpen int
+}
+
+// zoneCondition is how a zone stands (ZBC-2 4.4.3).
+type zoneCondition byte
+
+const (
+	zoneNoPointer zoneCondition = 0x0 // conventional
+	zoneEmpty     zoneCondition = 0x1
+	zoneImplicit  zoneCondition = 0x2 // open because it was written to
+	zoneExplicit  zoneCondition = 0x3 // open because that was asked for
+	zoneClosed    zoneCondition = 0x4
+	zoneFull      zoneCondition = 0xe
+)
+
+// zone is one zone. Its write pointer is first + written, and means something
+// unless the zone is conventional or full.
+type zone struct {
+	// writing is held over a write, so that the next one finds the pointer moved.
+	writing sync.Mutex
+
+	first        uint64
+	conventional bool
+
+	condition zoneCondition // under zones.mu
+	written   uint64        // likewise
+}
+
+// zones is the state of all zones.
+//
+// open counts the zones that are open, implicit those of them that may be closed
+// to make room; it never passes max, if that isn't 0.
+type zones struct {
+	size uint64
+	list []zone
+
+	mu   sync.Mutex
+	open int
+	max  int
+}
+
+func zoned(d *Disk) bool    { return d.zones != nil }
+func notZoned(d *Disk) bool { return d.zones == nil }
+
+// newZones divides a disk, whose capacity it rounds down to whole zones. Write
+// pointers are kept in memory only, so that the blocks have to be too.
+func newZones(d *Disk, o ZoneOptions) (*zones, error) {
+	switch {
+	case o.Size == 0 || d.blocks/o.Size == 0:
+		return nil, fmt.Errorf("zones of %d blocks don't divide %d", o.Size, d.blocks)
+	case d.blocks/o.Size > 1<<20:
+		return nil, fmt.Errorf("%d zones are more than %d", d.blocks/o.Size, 1<<20)
+	case o.Conventional < 0 || uint64(o.Conventional) > d.blocks/o.Size || o.MaxOpen < 0:
+		return nil, fmt.Errorf("there can't be %d conventional of %d zones, with %d open", o.Conventional, d.blocks/o.Size, o.MaxOpen)
+	case d.opt.Thin || d.protectable():
+		return nil, errors.New("a zoned disk can have neither thin provisioning nor protection information")
+	case !d.volatile:
+		return nil, errors.New("a zoned disk needs a store in memory: its write pointers aren't kept anywhere else")
+	}
+	z := &zones{size: o.Size, list: make([]zone, d.blocks/o.Size), max: o.MaxOpen}
+	for i := range z.list {
+		z.list[i].first = uint64(i) * o.Size
+		if z.list[i].conventional = i < o.Conventional; !z.list[i].conventional {
+			z.list[i].condition = zoneEmpty
+		}
+	}
+	d.blocks = uint64(len(z.list)) * o.Size
+	return z, nil
+}
+
+// at returns the zone that a block is in.
+func (z *zones) at(lba uint64) *zone { return &z.list[lba/z.size] }
+
+// write writes n blocks at lba (at least 1) by do, if that is where the write
+// pointer is, and moves it (ZBC-2 4.4.3.4).
+func (z *zones) write(lba, n uint64, do func() Sense) Sense {
+	x := z.at(lba)
+	if x.conventional {
+		if !z.at(lba + n - 1).conventional {
+			return Sense{Key: IllegalRequest, Code: ASCWriteBoundaryViolation}
+		}
+		return do()
+	}
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	if s := z.begin(x, lba, n); s.Key != NoSense {
+		return s
+	}
+	if s := do(); s.Key != NoSense {
+		return s
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if x.written += n; x.written == z.size {
+		z.setCondition(x, zoneFull)
+	}
+	return Sense{}
+}
+
+// begin checks a write and opens its zone.
+func (z *zones) begin(x *zone, lba, n uint64) Sense {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	switch {
+	case n > z.size-(lba-x.first):
+		return Sense{Key: IllegalRequest, Code: ASCWriteBoundaryViolation}
+	case x.condition == zoneFull:
+		return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
+	case lba != x.first+x.written:
+		return Sense{Key: IllegalRequest, Code: ASCUnalignedWrite}
+	case x.isOpen():
+		return Sense{}
+	}
+	return z.openZone(x, zoneImplicit)
+}
+
+func (x *zone) isOpen() bool { return x.condition == zoneImplicit || x.condition == zoneExplicit }
+
+// setCondition keeps count of the open zones. mu is held.
+func (z *zones) setCondition(x *zone, c zoneCondition) {
+	was := x.isOpen()
+	x.condition = c
+	switch now := x.isOpen(); {
+	case now && !was:
+		z.open++
+	case was && !now:
+		z.open--
+	}
+}
+
+// openZone opens a zone, in place of one that was opened implicitly if there are
+// too many (ZBC-2 4.4.3.3). mu is held.
+func (z *zones) openZone(x *zone, how zoneCondition) Sense {
+	if !x.isOpen() && z.max > 0 && z.open >= z.max && !z.closeImplicit() {
+		return Sense{Key: DataProtect, Code: ASCInsufficientZoneResources}
+	}
+	z.setCondition(x, how)
+	return Sense{}
+}
+
+func (z *zones) closeImplicit() bool {
+	for i := range z.list {
+		if x := &z.list[i]; x.condition == zoneImplicit {
+			z.closeZone(x)
+			return true
+		}
+	}
+	return false
+}
+
+// closeZone closes an open zone. mu is held.
+func (z *zones) closeZone(x *zone) {
+	if x.written == 0 {
+		z.setCondition(x, zoneEmpty)
+	} else {
+		z.setCondition(x, zoneClosed)
+	}
+}
+
+// reset makes every zone empty, as after a FORMAT UNIT.
+func (z *zones) reset() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for i := range z.list {
+		if x := &z.list[i]; !x.conventional {
+			x.written = 0
+			z.setCondition(x, zoneEmpty)
+		}
+	}
+}
+
+// resetZone empties a zone (ZBC-2 5.7). What it held reads as zeros.
+func (d *Disk) resetZone(x *zone) Sense {
+	z := d.zones
+	d.locks.lock(x.first, z.size) // before writing, as a write does
+	defer d.locks.unlock(x.first, z.size)
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	if err := store.Zero(d.store, int64(x.first*d.blockSize), int64(z.size*d.blockSize)); err != nil {
+		return d.writeError(err, x.first*d.blockSize)
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	x.written = 0
+	z.setCondition(x, zoneEmpty)
+	return Sense{}
+}
