@@ -130,8 +130,7 @@ func (r *ring) poll() (n int, err error) {
 				r.workers.Add(1)
 				go t.run()
 			} else {
-				t.execute()
-				r.complete(t)
+				r.complete(t, t.execute())
 			}
 			continue
 		case opTMR:
@@ -214,8 +213,7 @@ func (r *ring) skip(e *entry) error {
 
 // complete puts t's answer into the ring. Answers go into the places of the
 // oldest commands, whichever they are for.
-func (r *ring) complete(t *task) {
-	a := t.answer()
+func (r *ring) complete(t *task, a answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.byID[t.id] = nil

@@ -353,44 +353,54 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 // TestPageTakenAway has the kernel take a page of the data area away, as it may
-// when a ring is reset under its reader.
+// when a ring is reset under its reader: from a unit that stores data there, and
+// from the ring, which clears what a unit that answers short has left.
 func TestPageTakenAway(t *testing.T) {
-	for _, blocking := range []bool{false, true} {
-		fd, err := unix.MemfdCreate("ring", unix.MFD_CLOEXEC)
-		if err != nil {
-			t.Skip(err)
+	stores := func(c *lun.Command) { fill(c.DataIn, make([]byte, 512)) }
+	short := func(*lun.Command) {}
+	for name, u := range map[string]*testUnit{
+		"stores":           {execute: stores},
+		"stores, blocking": {execute: stores, blocking: true},
+		"short":            {execute: short},
+		"short, blocking":  {execute: short, blocking: true},
+	} {
+		t.Run(name, func(t *testing.T) { pageTakenAway(t, u) })
+	}
+}
+
+func pageTakenAway(t *testing.T, u *testUnit) {
+	fd, err := unix.MemfdCreate("ring", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer unix.Close(fd)
+	p := newProducer(t, 4096-prodOff, 4)
+	size := len(p.mem) &^ 4095
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(mem, p.mem[:4096])
+	p.mem = mem
+	_, done := p.start(u)
+	p.submit(cdb(0x28, 512), 512, 1, nil)
+	if err := unix.Ftruncate(fd, 4096); err != nil {
+		t.Fatal(err)
+	}
+	p.ring()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), "data area is gone") {
+			t.Errorf("error %v, want that the data area is gone", err)
 		}
-		defer unix.Close(fd)
-		p := newProducer(t, 4096-prodOff, 4)
-		size := len(p.mem) &^ 4095
-		if err := unix.Ftruncate(fd, int64(size)); err != nil {
-			t.Fatal(err)
-		}
-		mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(mem, p.mem[:4096])
-		p.mem = mem
-		_, done := p.start(&testUnit{blocking: blocking, execute: func(c *lun.Command) {
-			fill(c.DataIn, make([]byte, 512))
-		}})
-		p.submit(cdb(0x28, 512), 512, 1, nil)
-		if err := unix.Ftruncate(fd, 4096); err != nil {
-			t.Fatal(err)
-		}
-		p.ring()
-		select {
-		case err := <-done:
-			if err == nil || !strings.Contains(err.Error(), "data area is gone") {
-				t.Errorf("error %v, want that the data area is gone", err)
-			}
-		case <-time.After(5 * time.Second):
-			t.Fatal("the ring is still served")
-		}
-		if err := unix.Munmap(mem); err != nil {
-			t.Error(err)
-		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the ring is still served")
+	}
+	if err := unix.Munmap(mem); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -30,8 +30,9 @@ func newTask(r *ring) *task {
 	return t
 }
 
-// execute runs the command in its logical unit.
-func (t *task) execute() {
+// execute runs the command in its logical unit. Like answer, it reads and writes
+// the data area, which the kernel may take away: see guardFault.
+func (t *task) execute() answer {
 	r, c := t.ring, &t.cmd
 	c.Reset()
 	c.Nexus, c.CDB, c.Cancel = r.nexus, t.cdb, t.cancel
@@ -42,6 +43,7 @@ func (t *task) execute() {
 		c.DataIn = t.iov
 	}
 	r.unit.Execute(c)
+	return t.answer()
 }
 
 // answer makes the ring's words of what the unit answered.
@@ -80,11 +82,12 @@ func zeroFrom(v [][]byte, n uint64) {
 func (t *task) background() {
 	r := t.ring
 	defer r.workers.Done()
-	if err := guardFault(t.execute); err != nil {
+	var a answer
+	if err := guardFault(func() { a = t.execute() }); err != nil {
 		r.fail(err)
 		return
 	}
-	r.complete(t)
+	r.complete(t, a)
 	r.kick()
 }
 
