@@ -23,8 +23,9 @@ func TestNothingKeepsRunning(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			tmp := t.TempDir()
 			mark := kerneltest.Mark()
-			cmd := exec.Command(kerneltest.Lunlab(t), "ktest", "--kernel", img.Kernel, "--accel", "tcg",
-				"--append", mark, "--console", filepath.Join(tmp, "console.log"))
+			console := filepath.Join(tmp, "log")
+			cmd := exec.Command(kerneltest.Lunlab(t), "ktest", "--kernel", img.Kernel, "--accel", "tcg", "--case", "tcm_loop/*",
+				"--append", mark, "--console", console)
 			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
@@ -32,7 +33,17 @@ func TestNothingKeepsRunning(t *testing.T) {
 				t.Fatal(err)
 			}
 			guest := func() bool { return len(kerneltest.Guests(mark)) > 0 }
-			wait(t, "the guest to start", guest)
+			wait(t, "a disk in the guest", func() bool {
+				logs, _ := filepath.Glob(console + "*")
+				if len(logs) == 0 {
+					return false
+				}
+				b, _ := os.ReadFile(logs[0])
+				return bytes.Contains(b, []byte("sd 0:0:1:0:"))
+			})
+			if !guest() {
+				t.Fatal("the guest is not found by its mark")
+			}
 			cmd.Process.Signal(sig)
 			err := cmd.Wait()
 			wait(t, "the guest to end", func() bool { return !guest() })
@@ -40,7 +51,7 @@ func TestNothingKeepsRunning(t *testing.T) {
 				return
 			}
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "interrupt") {
+			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "lunlab: interrupt signal received") {
 				t.Errorf("%v, %q; want exit status 2 and a word about the interrupt", err, stderr.String())
 			}
 			if left, _ := filepath.Glob(filepath.Join(tmp, "lunlab-*")); len(left) > 0 {
@@ -52,7 +63,7 @@ func TestNothingKeepsRunning(t *testing.T) {
 
 func wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}

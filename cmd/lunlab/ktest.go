@@ -64,6 +64,10 @@ could not run.`,
 			p := newProgress(cmd.ErrOrStderr(), len(cases))
 			defer p.clear()
 			report := &scenario.Report{Started: time.Now()}
+			out, err := openReports(cmd.OutOrStdout(), ktap, jsonFile, junitFile)
+			if err != nil {
+				return err
+			}
 			take := func(e scenario.Event) {
 				p.event(e)
 				report.Take(e)
@@ -71,15 +75,12 @@ could not run.`,
 			if here {
 				err = ktestHere(ctx, cases, take)
 			} else {
-				err = ktestGuest(ctx, cfg, consoleFile, p.logf, cases, report, take)
+				report.Complaints, err = ktestGuest(ctx, cfg, consoleFile, p.logf, cases, take)
 			}
-			report.Elapsed = time.Since(report.Started)
+			report.End(cases, err)
 			p.clear()
-			if err != nil && len(report.Results) == 0 {
-				return err
-			}
-			if werr := writeReports(cmd.OutOrStdout(), report, ktap, jsonFile, junitFile); werr != nil {
-				return werr
+			if werr := out.write(report); werr != nil {
+				return errors.Join(err, werr)
 			}
 			if err != nil {
 				return err
@@ -137,18 +138,18 @@ func ktestHere(ctx context.Context, cases []scenario.Case, take func(scenario.Ev
 	if no := scenario.Refusals(cases); len(no) > 0 {
 		return fmt.Errorf("can't run on this kernel:\n%w", errors.Join(no...))
 	}
-	return scenario.Run(ctx, cases, take)
+	return scenario.Run(ctx, cases, false, take)
 }
 
-func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), cases []scenario.Case, report *scenario.Report, take func(scenario.Event)) error {
+func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), cases []scenario.Case, take func(scenario.Event)) ([]kernel.Complaint, error) {
 	cache, err := kernel.CacheDir()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if cfg.Kernel == "" {
 		img, err := kernel.Distribution(ctx, cache, logf)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		cfg.Kernel = img.Kernel
 		if cfg.Modules == "" {
@@ -160,50 +161,66 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 	if consoleFile == "" {
 		consoleFile = filepath.Join(filepath.Dir(cache), "console.log")
 		if err := os.MkdirAll(filepath.Dir(consoleFile), 0o755); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	console, err := os.Create(consoleFile)
+	// Of two runs at once, the one that ends last is kept.
+	console, err := os.CreateTemp(filepath.Dir(consoleFile), filepath.Base(consoleFile)+".")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer console.Close()
 	cfg.Console, cfg.Logf = console, logf
-	report.Complaints, err = scenario.RunGuest(ctx, cfg, cases, take)
+	said, err := scenario.RunGuest(ctx, cfg, cases, take)
+	if cerr := errors.Join(console.Chmod(0o644), console.Close(), os.Rename(console.Name(), consoleFile)); cerr != nil {
+		return said, errors.Join(err, cerr)
+	}
 	var lost *kernel.GuestError
 	if errors.As(err, &lost) && len(lost.Console) > 0 {
-		return fmt.Errorf("%w\n  the whole console: %s", err, consoleFile)
+		err = fmt.Errorf("%w\n  the whole console: %s", err, consoleFile)
 	}
-	return err
+	return said, err
 }
 
-func writeReports(w io.Writer, r *scenario.Report, ktap bool, jsonFile, junitFile string) error {
-	toFile := func(name string, write func(io.Writer) error) error {
-		if name == "" {
-			return nil
-		}
-		f, err := os.Create(name)
-		if err != nil {
-			return err
-		}
-		return errors.Join(write(f), f.Close())
-	}
-	if err := toFile(junitFile, r.WriteJUnit); err != nil {
-		return err
-	}
+// reports are where a run's report goes, opened before the run.
+type reports struct {
+	stdout      io.Writer
+	print       func(*scenario.Report, io.Writer) error // to standard output
+	json, junit *os.File                                // nil if not asked for
+}
+
+func openReports(stdout io.Writer, ktap bool, jsonFile, junitFile string) (*reports, error) {
+	o := &reports{stdout: stdout, print: (*scenario.Report).WriteTable}
 	switch {
-	case jsonFile == "-":
-		return r.WriteJSON(w)
+	case ktap && jsonFile == "-":
+		return nil, errors.New("--ktap and --json - both go to standard output: name a file for the JSON")
 	case ktap:
-		if err := r.WriteKTAP(w); err != nil {
-			return err
-		}
-	default:
-		if err := r.WriteTable(w); err != nil {
-			return err
+		o.print = (*scenario.Report).WriteKTAP
+	case jsonFile == "-":
+		o.print, jsonFile = (*scenario.Report).WriteJSON, ""
+	}
+	var err error
+	if jsonFile != "" {
+		if o.json, err = os.Create(jsonFile); err != nil {
+			return nil, err
 		}
 	}
-	return toFile(jsonFile, r.WriteJSON)
+	if junitFile != "" {
+		if o.junit, err = os.Create(junitFile); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+func (o *reports) write(r *scenario.Report) error {
+	err := o.print(r, o.stdout)
+	if o.json != nil {
+		err = errors.Join(err, r.WriteJSON(o.json), o.json.Close())
+	}
+	if o.junit != nil {
+		err = errors.Join(err, r.WriteJUnit(o.junit), o.junit.Close())
+	}
+	return err
 }
 
 // agentCommand is the guest's side of ktest.

@@ -12,7 +12,8 @@ import (
 // does not say.
 type Complaint struct {
 	// Kind is "panic", "oops", "warning", "hung task", "soft lockup",
-	// "hard lockup", "RCU stall", "sanitizer" or "list corruption".
+	// "hard lockup", "workqueue lockup", "RCU stall", "lockdep", "atomic
+	// context", "sanitizer" or "list corruption".
 	Kind string `json:"kind"`
 
 	// Line is the console line that it was known by.
@@ -26,13 +27,16 @@ var complaints = []struct {
 }{
 	{"panic", regexp.MustCompile(`Kernel panic - not syncing`)},
 	{"sanitizer", regexp.MustCompile(`BUG: (KASAN|KCSAN|KFENCE|KMSAN)|UBSAN:`)},
+	{"workqueue lockup", regexp.MustCompile(`BUG: workqueue lockup`)},
+	{"atomic context", regexp.MustCompile(`BUG: (sleeping function called from invalid context|scheduling while atomic)`)},
 	{"soft lockup", regexp.MustCompile(`soft lockup - CPU#`)},
 	{"hard lockup", regexp.MustCompile(`hard LOCKUP`)},
 	{"RCU stall", regexp.MustCompile(`rcu.*(detected stalls|self-detected stall|detected expedited stalls)`)},
 	{"hung task", regexp.MustCompile(`INFO: task .* blocked for more than`)},
 	{"oops", regexp.MustCompile(`BUG: |Oops: |general protection fault|kernel BUG at|unable to handle`)},
 	{"list corruption", regexp.MustCompile(`list_(add|del) corruption|refcount_t: `)},
-	{"warning", regexp.MustCompile(`WARNING: CPU: |WARNING: .* at \S+:\d+`)},
+	{"warning", regexp.MustCompile(`WARNING: CPU: |WARNING: (.* at )?\S+:\d+`)},
+	{"lockdep", regexp.MustCompile(`WARNING: (possible|suspicious|inconsistent|bad unlock|held lock|lock held|Nested lock)`)},
 }
 
 // FindComplaint says whether a line of a kernel's log is a complaint.
@@ -44,6 +48,10 @@ func FindComplaint(line string) (Complaint, bool) {
 	}
 	return Complaint{}, false
 }
+
+// MaxComplaints is how many complaints of a guest are kept; a kernel that
+// doesn't stop complaining has said enough by then.
+const MaxComplaints = 100
 
 // consoleTail is how many of a console's last lines are kept for messages.
 const consoleTail = 60
@@ -85,7 +93,7 @@ func (c *console) line(s string) {
 		c.tail = append(c.tail[:0], c.tail[1:]...)
 	}
 	c.tail = append(c.tail, s)
-	if k, ok := FindComplaint(s); ok {
+	if k, ok := FindComplaint(s); ok && len(c.complaints) < MaxComplaints {
 		c.complaints = append(c.complaints, k)
 	}
 }

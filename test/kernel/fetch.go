@@ -10,8 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
+	"time"
 )
 
 // Image is a kernel and the folder of its modules.
@@ -31,10 +31,8 @@ var imagePackage = regexp.MustCompile(`linux-image-(\d\S*)`)
 func Distribution(ctx context.Context, cacheDir string, logf func(string, ...any)) (Image, error) {
 	version, aptErr := distributionVersion(ctx)
 	if aptErr != nil {
-		have, _ := filepath.Glob(filepath.Join(cacheDir, "*", "boot", "vmlinuz-*"))
-		slices.Sort(have)
-		for _, h := range slices.Backward(have) {
-			return unpacked(filepath.Dir(filepath.Dir(h)))
+		if img, ok := latest(cacheDir); ok {
+			return img, nil
 		}
 		return Image{}, aptErr
 	}
@@ -47,6 +45,22 @@ func Distribution(ctx context.Context, cacheDir string, logf func(string, ...any
 		return Image{}, err
 	}
 	return unpacked(dir)
+}
+
+// latest returns the kernel that was unpacked last.
+func latest(cacheDir string) (img Image, ok bool) {
+	var when time.Time
+	dirs, _ := filepath.Glob(filepath.Join(cacheDir, "*"))
+	for _, dir := range dirs {
+		fi, err := os.Stat(dir)
+		if err != nil || !fi.ModTime().After(when) {
+			continue
+		}
+		if found, err := unpacked(dir); err == nil {
+			img, ok, when = found, true, fi.ModTime()
+		}
+	}
+	return img, ok
 }
 
 // distributionVersion asks apt which version the preferred package stands for.

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -29,13 +28,16 @@ func Main() {
 		}
 		os.Exit(0)
 	case os.Getpid() == 1 && os.Args[0] == "/init":
-		if err := guestInit(); err != nil {
-			fmt.Fprintln(os.Stderr, "lunlab init:", err)
-		}
-		unix.Sync()
-		unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-		select {}
+		fmt.Fprintln(os.Stderr, "lunlab init:", guestInit())
+		powerOff()
 	}
+}
+
+// powerOff ends the guest, whatever still runs in it.
+func powerOff() {
+	unix.Sync()
+	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	select {}
 }
 
 // guestMounts are mounted in this order; all but the first three only where
@@ -54,6 +56,8 @@ var guestMounts = []struct{ fs, dir string }{
 	{"bpf", "/sys/fs/bpf"},
 }
 
+// guestInit makes the guest ready and serves the host; it returns only what went
+// wrong.
 func guestInit() error {
 	os.Setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
 	os.Setenv("HOME", "/root")
@@ -128,10 +132,6 @@ func serve(port io.ReadWriter, g Guest) error {
 	if err := out.send(guestMessage{Ready: &g}); err != nil {
 		return err
 	}
-	var (
-		mu      sync.Mutex
-		running *os.Process
-	)
 	d := json.NewDecoder(bufio.NewReader(port))
 	for {
 		var m hostMessage
@@ -140,29 +140,18 @@ func serve(port io.ReadWriter, g Guest) error {
 		}
 		switch {
 		case m.PowerOff:
-			return nil
-		case m.Signal != 0:
-			mu.Lock()
-			if running != nil {
-				running.Signal(syscall.Signal(m.Signal))
-			}
-			mu.Unlock()
+			powerOff()
 		case m.Run != nil:
-			go func() {
-				e := run(*m.Run, out, func(p *os.Process) {
-					mu.Lock()
-					running = p
-					mu.Unlock()
-				})
+			go func() { // ends with the guest
+				e := run(*m.Run, out)
 				out.send(guestMessage{Exit: &e})
 			}()
 		}
 	}
 }
 
-// run runs one command to its end. It calls running with the process, and with
-// nil once it has ended.
-func run(r runRequest, out *messageWriter, running func(*os.Process)) exitStatus {
+// run runs one command to its end.
+func run(r runRequest, out *messageWriter) exitStatus {
 	if len(r.Argv) == 0 {
 		return exitStatus{Error: "no command"}
 	}
@@ -174,9 +163,7 @@ func run(r runRequest, out *messageWriter, running func(*os.Process)) exitStatus
 	if err := cmd.Start(); err != nil {
 		return exitStatus{Error: err.Error()}
 	}
-	running(cmd.Process)
 	err := cmd.Wait()
-	running(nil)
 	var ee *exec.ExitError
 	if errors.As(err, &ee) {
 		if ws := ee.Sys().(syscall.WaitStatus); ws.Signaled() {

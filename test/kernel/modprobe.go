@@ -24,12 +24,21 @@ func readIndex() (*index, error) {
 	return idx, nil
 }
 
-// modprobe is the guest's modprobe: "modprobe [-q] [--] NAME [PARAM=VALUE...]"
-// as the kernel's request_module calls it, and "modprobe -r NAME".
+// modprobe is the guest's modprobe: "modprobe [-q] [-v] [-n] [--] NAME
+// [PARAM=VALUE...]", the form of the kernel's request_module among them, and
+// "modprobe -r NAME". With -n nothing is loaded.
 func modprobe(args []string) error {
-	remove := false
+	remove, dry := false, false
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		remove = remove || args[0] == "-r"
+		switch args[0] {
+		case "-q", "-v", "--":
+		case "-n":
+			dry = true
+		case "-r":
+			remove = true
+		default:
+			return fmt.Errorf("%s: this is a guest's modprobe, which has only -q, -v, -n and -r", args[0])
+		}
 		args = args[1:]
 	}
 	if len(args) == 0 {
@@ -37,6 +46,9 @@ func modprobe(args []string) error {
 	}
 	name := strings.ReplaceAll(args[0], "-", "_")
 	if remove {
+		if dry {
+			return nil
+		}
 		if err := unix.DeleteModule(name, 0); err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
@@ -45,6 +57,9 @@ func modprobe(args []string) error {
 	idx, err := readIndex()
 	if err != nil {
 		return err
+	}
+	if dry && idx.find(args[0]) != nil {
+		return nil
 	}
 	return idx.load(args[0], strings.Join(args[1:], " "))
 }

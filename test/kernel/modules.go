@@ -44,7 +44,11 @@ func OpenModules(dir string) (*ModuleSet, error) {
 	if dir == "" {
 		return s, nil
 	}
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -78,8 +82,12 @@ func (s *ModuleSet) readBuiltin(file string) error {
 
 // moduleName is the name of the module in a file called p.
 func moduleName(p string) (string, bool) {
-	name, _, ok := strings.Cut(path.Base(p), ".ko")
-	return strings.ReplaceAll(name, "-", "_"), ok
+	for _, ext := range []string{".ko", ".ko.gz", ".ko.xz", ".ko.zst"} {
+		if name, ok := strings.CutSuffix(path.Base(p), ext); ok {
+			return strings.ReplaceAll(name, "-", "_"), true
+		}
+	}
+	return "", false
 }
 
 // Resolve returns the named modules and what they depend on, dependencies

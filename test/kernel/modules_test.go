@@ -75,12 +75,17 @@ func TestResolve(t *testing.T) {
 	write(t, dir, "kernel/drivers/scsi/scsi_mod.ko.gz", gz)
 	write(t, dir, "kernel/drivers/target/tcm-loop.ko.xz", x)
 	write(t, dir, "kernel/drivers/uio/uio.ko", object("license=GPL v2", "depends=scsi_mod"))
+	write(t, dir, "kernel/drivers/uio/uio.ko.sig", []byte("no module"))
 	write(t, dir, "kernel/lost.ko", object("depends=nowhere"))
 	write(t, dir, "kernel/a.ko", object("depends=b"))
 	write(t, dir, "kernel/b.ko", object("depends=a"))
 	write(t, dir, "kernel/text.ko", []byte("not an ELF object"))
 	write(t, dir, "modules.builtin", []byte("kernel/fs/configfs/configfs.ko\n"))
-	s, err := OpenModules(dir)
+	link := filepath.Join(t.TempDir(), "build") // as /lib/modules/VERSION/build is one
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenModules(link)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,11 @@ import (
 // lines: a hostMessage one way, a guestMessage the other, one field set in each.
 const portName = "org.lunlab.0"
 
+// maxMessage bounds a line: what a command writes at once comes in one, as base64.
+const maxMessage = 1 << 20
+
 type hostMessage struct {
 	Run      *runRequest `json:"run,omitempty"`
-	Signal   int         `json:"signal,omitempty"` // to what runs
 	PowerOff bool        `json:"power_off,omitempty"`
 }
 

@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,7 @@ type Config struct {
 	// Files go into the guest, guest path -> host path. See [Program].
 	Files map[string]string
 
-	// Init is the program that runs as init and calls [Init]; by default the
+	// Init is the program that runs as init and calls [Main]; by default the
 	// running one.
 	Init string
 
@@ -153,8 +154,9 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 	} else {
 		f.Close()
 		vm, err := try("kvm", min(cfg.BootTimeout, 20*time.Second))
-		if err == nil || ctx.Err() != nil {
-			return vm, err
+		var lost *GuestError
+		if err == nil || ctx.Err() != nil || errors.As(err, &lost) && len(lost.Complaints) > 0 {
+			return vm, err // a kernel that panics is not KVM's fault
 		}
 		what, _, _ := strings.Cut(err.Error(), "\n")
 		cfg.Logf("using TCG: %s is there, but no guest starts under it: %s", kvmDevice, what)
@@ -258,6 +260,12 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 	vm.cmd.Stdout, vm.cmd.Stderr = &vm.console, &vm.stderr
 	// A guest does not outlive the program that booted it, however that ends.
 	vm.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	vm.cmd.Cancel = vm.signal
+	vm.cmd.WaitDelay = 2 * time.Second
+	deadline := time.Now().Add(timeout)
+	if err := l.(*net.UnixListener).SetDeadline(deadline); err != nil {
+		return nil, fmt.Errorf("kernel: %w", err)
+	}
 	started := make(chan error)
 	go func() {
 		// Pdeathsig is for the thread that forks, so this one has to stay.
@@ -282,17 +290,23 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, vm.failed(fmt.Sprintf("QEMU has not begun with the guest after %v", timeout))
+		}
 		return nil, vm.failed("QEMU ended before the guest began")
 	}
 	vm.out.w = vm.conn
 	vm.readers.Go(vm.read)
 
-	timer := time.NewTimer(timeout)
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
 	case m, ok := <-vm.in:
 		if ok && m.Ready != nil {
 			vm.Guest = *m.Ready
+			for name, why := range vm.Guest.Modules {
+				cfg.Logf("module %s did not load in the guest: %s", name, why)
+			}
 			return vm, nil
 		}
 		vm.kill()
@@ -309,10 +323,11 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 // read takes the guest's messages until the guest is gone.
 func (vm *VM) read() {
 	defer close(vm.in)
-	d := json.NewDecoder(vm.conn)
-	for {
+	lines := bufio.NewScanner(vm.conn)
+	lines.Buffer(nil, maxMessage) // a broken guest may send anything
+	for lines.Scan() {
 		var m guestMessage
-		if err := d.Decode(&m); err != nil {
+		if json.Unmarshal(lines.Bytes(), &m) != nil {
 			return
 		}
 		vm.in <- m
@@ -383,9 +398,12 @@ func (vm *VM) Close() error {
 	return os.RemoveAll(vm.dir)
 }
 
+// signal kills QEMU, also one that a wrapper has started.
+func (vm *VM) signal() error { return syscall.Kill(-vm.cmd.Process.Pid, syscall.SIGKILL) }
+
 // kill ends QEMU and waits for all that goes with it.
 func (vm *VM) kill() {
-	vm.cmd.Process.Kill()
+	vm.signal()
 	<-vm.exited
 	if vm.conn != nil {
 		vm.conn.Close()

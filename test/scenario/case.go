@@ -4,6 +4,7 @@ package scenario
 
 import (
 	"fmt"
+	"slices"
 
 	"lunlab/queue"
 )
@@ -43,6 +44,24 @@ func (c Case) LowerTo() int {
 // fioDepth is how many I/Os are offered to each hardware queue: more than the
 // host takes.
 func (c Case) fioDepth() int { return c.CanQueue + c.CanQueue/8 + 8 }
+
+// hasHost says whether any of the cases has a host of that kind.
+func hasHost(cases []Case, host string) bool {
+	return slices.ContainsFunc(cases, func(c Case) bool { return c.Host == host })
+}
+
+// modulesOf are the modules that the cases need, to be loaded at first and
+// when a case comes.
+func modulesOf(cases []Case) (load, carry []string) {
+	load = []string{"sd_mod"}
+	if hasHost(cases, TCMLoop) {
+		load = append(load, "configfs", "target_core_user", "tcm_loop")
+	}
+	if hasHost(cases, SCSIDebug) {
+		carry = append(carry, "scsi_debug")
+	}
+	return load, carry
+}
 
 // Cases are what a run tries if it isn't told otherwise: each number of
 // queues with cmd_per_lun below, at and above can_queue, the extremes, and

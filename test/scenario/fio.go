@@ -37,7 +37,7 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fio: %w", err)
 	}
-	if fi.Mode()&os.ModeDevice == 0 {
+	if fi.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
 		return nil, fmt.Errorf("fio: %s is not a block device", j.disk)
 	}
 	args := append([]string{
@@ -96,32 +96,53 @@ func (r *fioRun) kill() {
 	}
 }
 
+// errCorrupt says that fio read something else than it had written.
+var errCorrupt = errors.New("corrupt data")
+
 // wait waits for fio's end and returns the IOPS that it reports, reads and
-// writes together. An I/O or verification error is an error.
+// writes together. An I/O error is an error, one of verification an
+// [errCorrupt].
 func (r *fioRun) wait() (float64, error) {
 	if err := r.end(); err != nil {
 		return 0, err
 	}
-	b := r.out.Bytes()
-	if i := bytes.IndexByte(b, '{'); i > 0 { // fio puts some notes before
-		b = b[i:]
+	return fioResult(r.out.Bytes(), r.errOut.String(), r.err)
+}
+
+// fioResult reads fio's report in JSON, what it said beside it, and how it
+// exited.
+func fioResult(out []byte, said string, exit error) (float64, error) {
+	if i := bytes.IndexByte(out, '{'); i >= 0 { // fio puts some notes before
+		said += string(out[:i])
+		out = out[i:]
 	}
-	var res struct {
+	var report struct {
 		Jobs []struct {
 			Error       int
 			Read, Write struct{ IOPS float64 }
 		}
 	}
-	jsonErr := json.Unmarshal(b, &res)
-	if r.err != nil || jsonErr != nil || len(res.Jobs) == 0 {
-		return 0, fmt.Errorf("fio: %v: %s", firstError(r.err, jsonErr), complaint(r.errOut.String()+"\n"+r.out.String()))
-	}
+	// What follows the report is what it said of errors.
+	d := json.NewDecoder(bytes.NewReader(out))
+	jsonErr := d.Decode(&report)
+	said += string(out[min(int(d.InputOffset()), len(out)):])
 	var iops float64
-	for _, j := range res.Jobs {
-		if j.Error != 0 {
-			return 0, fmt.Errorf("fio: %w: %s", syscall.Errno(j.Error), complaint(r.errOut.String()))
+	for _, j := range report.Jobs {
+		switch e := syscall.Errno(j.Error); {
+		case e == syscall.EILSEQ:
+			return 0, fmt.Errorf("fio: %w: %s", errCorrupt, complaint(said))
+		case e != 0:
+			return 0, fmt.Errorf("fio: %w: %s", e, complaint(said))
 		}
 		iops += j.Read.IOPS + j.Write.IOPS
+	}
+	switch {
+	case exit != nil:
+		return 0, fmt.Errorf("fio: %w: %s", exit, complaint(said))
+	case jsonErr != nil:
+		return 0, fmt.Errorf("fio's report: %w", jsonErr)
+	case len(report.Jobs) == 0:
+		return 0, errors.New("fio's report has no jobs")
 	}
 	return iops, nil
 }
@@ -134,22 +155,24 @@ func (j fioJob) run(ctx context.Context) (float64, error) {
 	return r.wait()
 }
 
-func firstError(errs ...error) error {
-	for _, e := range errs {
-		if e != nil {
-			return e
-		}
-	}
-	return fmt.Errorf("no jobs in its report")
-}
-
-// complaint picks what fio says of an error out of all that it prints.
+// complaint picks what fio says of an error out of all that it says, or else the
+// last line.
 func complaint(out string) string {
 	var said []string
+	last := ""
 	for line := range strings.Lines(out) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "fio:") || strings.HasPrefix(line, "verify:") {
-			said = append(said, line)
+		line = strings.TrimSpace(line)
+		if line != "" {
+			last = line
+		}
+		for _, word := range []string{"fio:", "verify:", "crc32c:", "Expected CRC:", "Received CRC:"} {
+			if strings.HasPrefix(line, word) {
+				said = append(said, line)
+			}
 		}
 	}
-	return strings.Join(said[:min(len(said), 3)], "; ")
+	if len(said) == 0 {
+		return last
+	}
+	return strings.Join(said[:min(len(said), 4)], "; ")
 }

@@ -21,6 +21,7 @@ type junitSuite struct {
 	Tests    int         `xml:"tests,attr"`
 	Failures int         `xml:"failures,attr"`
 	Errors   int         `xml:"errors,attr"`
+	Skipped  int         `xml:"skipped,attr"`
 	Time     string      `xml:"time,attr"`
 	Stamp    string      `xml:"timestamp,attr"`
 	Cases    []junitCase `xml:"testcase"`
@@ -32,6 +33,7 @@ type junitCase struct {
 	Time    string        `xml:"time,attr"`
 	Failure *junitMessage `xml:"failure,omitempty"`
 	Error   *junitMessage `xml:"error,omitempty"`
+	Skipped *junitMessage `xml:"skipped,omitempty"`
 	Out     string        `xml:"system-out,omitempty"`
 }
 
@@ -40,12 +42,15 @@ type junitMessage struct {
 	Text    string `xml:",chardata"`
 }
 
+// kernelLog is the name of a test for what the kernel says outside the cases.
+const kernelLog = "kernel log"
+
 // WriteJUnit writes the report as JUnit XML: a case that differs is a failure,
-// one that could not be carried out an error.
+// one that could not be carried out, or was not come to, an error.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	s := junitSuite{
 		Name:  "lunlab ktest " + r.Kernel.Release,
-		Tests: len(r.Results),
+		Tests: len(r.Results) + len(r.NotRun) + 1,
 		Time:  fmt.Sprintf("%.3f", r.Elapsed.Seconds()),
 		Stamp: r.Started.UTC().Format("2006-01-02T15:04:05"),
 	}
@@ -64,9 +69,22 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 			s.Errors++
 			first, _, _ := strings.Cut(res.Error, "\n")
 			c.Error = &junitMessage{Message: first, Text: res.Error}
+		case Skipped:
+			s.Skipped++
+			c.Skipped = &junitMessage{Message: res.Error}
 		}
 		s.Cases = append(s.Cases, c)
 	}
+	for _, name := range r.NotRun {
+		s.Errors++
+		s.Cases = append(s.Cases, junitCase{Name: name, Class: "limits", Error: &junitMessage{Message: "not run", Text: r.Error}})
+	}
+	log := junitCase{Name: kernelLog, Class: "limits"}
+	if said := r.outside(); len(said) > 0 {
+		s.Failures++
+		log.Failure = &junitMessage{Message: said[0], Text: strings.Join(said, "\n")}
+	}
+	s.Cases = append(s.Cases, log)
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err
 	}
@@ -84,7 +102,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 // test for each thing that was checked.
 func (r *Report) WriteKTAP(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "KTAP version 1\n1..%d\n", len(r.Results))
+	fmt.Fprintf(&b, "KTAP version 1\n1..%d\n", len(r.Results)+len(r.NotRun)+1)
 	ok := map[bool]string{true: "ok", false: "not ok"}
 	for i := range r.Results {
 		res := &r.Results[i]
@@ -98,11 +116,33 @@ func (r *Report) WriteKTAP(w io.Writer) error {
 		for _, c := range res.Complaints {
 			fmt.Fprintf(&b, "  # kernel %s: %s\n", c.Kind, c.Line)
 		}
-		for line := range strings.Lines(res.Error) {
-			fmt.Fprintf(&b, "  # %s\n", strings.TrimRight(line, "\n"))
+		diagnose(&b, "  ", res.Error)
+		if res.Verdict == Skipped {
+			fmt.Fprintf(&b, "ok %d %s # SKIP %s\n", i+1, res.Name, res.Error)
+			continue
 		}
 		fmt.Fprintf(&b, "%s %d %s\n", ok[res.Verdict == AsPredicted], i+1, res.Name)
 	}
+	n := len(r.Results)
+	for _, name := range r.NotRun {
+		n++
+		fmt.Fprintf(&b, "not ok %d %s\n# not run\n", n, name)
+	}
+	said := r.outside()
+	fmt.Fprintf(&b, "%s %d %s\n", ok[len(said) == 0], n+1, kernelLog)
+	diagnose(&b, "", strings.Join(said, "\n"))
+	if r.Error != "" {
+		diagnose(&b, "", r.Error)
+		first, _, _ := strings.Cut(r.Error, "\n")
+		fmt.Fprintf(&b, "Bail out! %s\n", first)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// diagnose writes a text as diagnostic lines.
+func diagnose(b *strings.Builder, indent, text string) {
+	for line := range strings.Lines(text) {
+		fmt.Fprintf(b, "%s# %s\n", indent, strings.TrimRight(line, "\n"))
+	}
 }

@@ -2,12 +2,14 @@ package scenario
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
+	"strings"
 	"time"
 
 	"lunlab/test/kernel"
@@ -25,7 +27,7 @@ func Agent(ctx context.Context, text string, events func([]byte) error) error {
 		return fmt.Errorf("cases: %w", err)
 	}
 	var werr error
-	err := Run(ctx, cases, func(e Event) {
+	err := Run(ctx, cases, true, func(e Event) {
 		b, err := json.Marshal(e)
 		if err == nil {
 			err = events(append(b, '\n'))
@@ -51,16 +53,14 @@ func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Ev
 	}
 	maps.Copy(prog, cfg.Files)
 	cfg.Files = prog
-	cfg.Load = append(cfg.Load, "sd_mod", "configfs", "target_core_user", "tcm_loop")
-	cfg.Carry = append(cfg.Carry, "scsi_debug")
+	load, carry := modulesOf(cases)
+	cfg.Load, cfg.Carry = append(cfg.Load, load...), append(cfg.Carry, carry...)
 	cfg.Silence = caseTimeout + 30*time.Second // it would have said that the case is stuck
 	var outside []kernel.Complaint
 	for len(cases) > 0 {
-		g := &guestRun{emit: emit}
-		atBoot, err := g.boot(ctx, cfg, cases)
-		if outside == nil {
-			outside = atBoot
-		}
+		g := &guestRun{emit: emit, said: map[string]bool{}}
+		err := g.boot(ctx, cfg, cases)
+		outside = append(outside, g.outside...)
 		if err != nil && (ctx.Err() != nil || g.ended == 0 && g.current == "") {
 			return outside, err
 		}
@@ -68,21 +68,18 @@ func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Ev
 			cfg.Accel = g.accel // the choice is made, and told, once
 		}
 		cases = cases[min(g.ended, len(cases)):]
-		if err == nil {
-			if len(cases) > 0 {
-				return outside, fmt.Errorf("the guest ended with %d configurations to go", len(cases))
-			}
-			break
-		}
-		if errors.Is(err, errGuestStuck) {
-			continue // its result has been emitted
-		}
-		if len(cases) == 0 {
+		switch {
+		case err == nil && len(cases) > 0:
+			return outside, fmt.Errorf("the guest ended with %d configurations to go", len(cases))
+		case err == nil || errors.Is(err, errGuestStuck):
+			// The case that is stuck has its result.
+		case len(cases) == 0:
 			return outside, err
+		default:
+			r := g.lost(cases[0], err)
+			emit(Event{Result: &r})
+			cases = cases[1:]
 		}
-		r := g.lost(cases[0], err)
-		emit(Event{Result: &r})
-		cases = cases[1:]
 	}
 	return outside, nil
 }
@@ -103,39 +100,84 @@ type guestRun struct {
 	since   time.Time
 	at      string
 	bad     error
+
+	said    map[string]bool    // complaints that are in a result or in outside
+	outside []kernel.Complaint // from before the first case and after the last
 }
 
-// boot boots a guest and has it carry the cases out. It returns what the kernel
-// complained of before the first.
-func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, cases []Case) ([]kernel.Complaint, error) {
+// boot boots a guest and has it carry the cases out.
+func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, cases []Case) error {
 	g.emit(Event{Step: &Step{What: "boot"}})
 	vm, err := kernel.Boot(ctx, cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer vm.Close()
 	g.accel = vm.Accel
-	atBoot := vm.Complaints()
+	g.outside = g.news(vm.Complaints())
+	defer func() {
+		vm.Close()
+		if g.current == "" { // else they are the lost case's
+			g.outside = append(g.outside, g.news(vm.Complaints())...)
+		}
+	}()
 	text, err := json.Marshal(cases)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var stderr bytes.Buffer
-	code, err := vm.Run(ctx, []string{"/bin/lunlab", AgentCommand, string(text)}, nil, g, &stderr)
+	stderr := &limitedBuffer{left: 64 << 10}
+	code, err := vm.Run(ctx, []string{"/bin/lunlab", AgentCommand, string(text)}, nil, g, stderr)
 	switch {
 	case err != nil:
+		return err
 	case g.bad != nil:
-		err = g.bad
+		return g.bad
 	case code == ExitStuck:
-		err = errGuestStuck
+		return errGuestStuck
 	case code != 0:
-		err = fmt.Errorf("in the guest: %s", bytes.TrimSpace(stderr.Bytes()))
+		return fmt.Errorf("in the guest: %s", bytes.TrimSpace(stderr.Bytes()))
 	}
-	return atBoot, err
+	return nil
 }
+
+// news returns the complaints that were not reported yet, and notes them. The
+// console has them with the time in front, a case's own log without.
+func (g *guestRun) news(all []kernel.Complaint) []kernel.Complaint {
+	var out []kernel.Complaint
+	for _, c := range all {
+		line := c.Line
+		if strings.HasPrefix(line, "[") {
+			_, line, _ = strings.Cut(line, "] ")
+		}
+		if !g.said[line] {
+			g.said[line] = true
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// limitedBuffer drops what there is no room left for.
+type limitedBuffer struct {
+	bytes.Buffer
+	left int
+}
+
+func (l *limitedBuffer) Write(b []byte) (int, error) {
+	n := min(len(b), l.left)
+	l.left -= n
+	l.Buffer.Write(b[:n])
+	return len(b), nil
+}
+
+// maxEvent bounds an event's line, in bytes.
+const maxEvent = 4 << 20
 
 // Write takes the agent's events.
 func (g *guestRun) Write(b []byte) (int, error) {
+	if g.bad != nil || len(g.part)+len(b) > maxEvent {
+		g.bad = cmp.Or(g.bad, errors.New("an event from the guest is too long"))
+		return len(b), nil
+	}
 	g.part = append(g.part, b...)
 	for {
 		line, rest, ok := bytes.Cut(g.part, []byte("\n"))
@@ -157,6 +199,7 @@ func (g *guestRun) Write(b []byte) (int, error) {
 		case e.Result != nil:
 			g.ended++
 			g.current = ""
+			g.news(e.Result.Complaints)
 		}
 		if e.Kernel != nil {
 			e.Kernel.Accel = g.accel
@@ -177,7 +220,7 @@ func (g *guestRun) lost(c Case, err error) Result {
 	}
 	var ge *kernel.GuestError
 	if errors.As(err, &ge) {
-		r.Complaints = ge.Complaints
+		r.Complaints = g.news(ge.Complaints)
 	}
 	return r
 }

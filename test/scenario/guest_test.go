@@ -113,11 +113,15 @@ func seriesCases(t *testing.T) []scenario.Case {
 // The kernels of the series leave maps out exactly where the rules say, and do
 // not hold a depth that is lowered without one.
 func TestSeries(t *testing.T) {
-	for name, want := range series {
+	for _, name := range kerneltest.Names(t) {
+		want, known := series[name]
 		t.Run(name, func(t *testing.T) {
 			k, results := ktest(t, kerneltest.Named(t, name), seriesCases(t))
 			asPredicted(t, results)
-			if want.rules != "" && fmt.Sprint(k.Rules) != want.rules {
+			if !known {
+				return // of a kernel that we know nothing of, the rules that it shows have to be right
+			}
+			if fmt.Sprint(k.Rules) != want.rules {
 				t.Errorf("rules %v, want %s", k.Rules, want.rules)
 			}
 			elided := map[string]bool{}

@@ -22,20 +22,13 @@ func Refusals(cases []Case) []error {
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		refuse("the kernel has no BTF, which the probe reads structures by: CONFIG_DEBUG_INFO_BTF=y")
 	}
-	need := map[string]bool{}
-	for _, c := range cases {
-		if c.Host == SCSIDebug {
-			need["scsi_debug"] = true
-		} else {
-			need["target_core_user"], need["tcm_loop"] = true, true
-		}
-	}
-	for _, m := range []string{"target_core_user", "tcm_loop", "scsi_debug"} {
-		if need[m] && !haveModule(m) {
+	load, carry := modulesOf(cases)
+	for _, m := range append(load, carry...) {
+		if m != "sd_mod" && m != "configfs" && !haveModule(m) { // the other two come with the rest
 			refuse("the kernel has no %s, neither loaded, built in nor as a module that modprobe finds", m)
 		}
 	}
-	if hosts, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*"); need["scsi_debug"] && len(hosts) > 0 {
+	if hosts, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*"); hasHost(cases, SCSIDebug) && len(hosts) > 0 {
 		refuse("scsi_debug is loaded already and has %d hosts: it is loaded with other parameters for each case, so remove it first: modprobe -r scsi_debug", len(hosts))
 	}
 	return no

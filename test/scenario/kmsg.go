@@ -42,7 +42,7 @@ func (k *kmsg) complaints() ([]kernel.Complaint, error) {
 		// "priority,sequence,time,flags;text\n key=value..."
 		_, text, _ := strings.Cut(string(b[:n]), ";")
 		text, _, _ = strings.Cut(text, "\n")
-		if c, ok := kernel.FindComplaint(text); ok {
+		if c, ok := kernel.FindComplaint(text); ok && len(out) < kernel.MaxComplaints {
 			out = append(out, c)
 		}
 	}

@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,61 +19,11 @@ const (
 	caseTimeout  = 90 * time.Second
 	stuckTime    = 15 * time.Second // a scan that takes longer hangs
 	iopsTime     = 1500 * time.Millisecond
-	turnover     = 400 * time.Millisecond // all that was in flight has ended by then
+	turnover     = 400 * time.Millisecond // scsi_debug's commands have ended by then
 	fillQuiet    = 200 * time.Millisecond // nothing more comes
 	fillPatience = 3 * time.Second        // the same, while they are fewer than predicted
 	fillTries    = 5
 )
-
-// disk is a block device under test, the one of a case's host.
-type disk struct {
-	name   string        // "sda"
-	device string        // "2:0:0:0"
-	meter  *target.Meter // nil where the target isn't ours
-	remove func() error
-}
-
-// sysfs reads an attribute of the disk, its SCSI device or its host.
-func (d *disk) sysfs(path ...string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(append([]string{"/sys/block", d.name}, path...)...))
-	return strings.TrimSpace(string(b)), err
-}
-
-func (d *disk) hostAttr(name string) (int, error) {
-	host, _, _ := strings.Cut(d.device, ":")
-	return readInt("/sys/class/scsi_host/host"+host, name)
-}
-
-func (d *disk) queueDepth() (int, error) { return readInt("/sys/block/"+d.name, "device/queue_depth") }
-
-func readInt(dir, name string) (int, error) {
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
-}
-
-// set writes an attribute below the disk's sysfs folder.
-func (d *disk) set(value any, path ...string) error {
-	p := filepath.Join(append([]string{"/sys/block", d.name}, path...)...)
-	return os.WriteFile(p, fmt.Append(nil, value), 0)
-}
-
-// waitQueue waits for the disk's queue attributes, which come a moment after
-// its device node.
-func (d *disk) waitQueue(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("/sys/block/%s/queue/scheduler did not come", d.name))
-	defer cancel()
-	for {
-		if _, err := d.sysfs("queue/scheduler"); err == nil {
-			return nil
-		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
 
 // run is a case that is being carried out.
 type run struct {
@@ -126,6 +72,10 @@ func (r *run) limits(ctx context.Context) error {
 func (r *run) scan(ctx context.Context) (*disk, error) {
 	if !r.pred.Stuck {
 		return r.attach(ctx, r.Case)
+	}
+	if !r.disposable {
+		r.Verdict = Skipped
+		return nil, errors.New("the rules say that the LUN scan hangs here, with a task that nothing can end: try it in a guest")
 	}
 	const what = "LUN scan"
 	ctx, cancel := context.WithTimeoutCause(ctx, stuckTime, errScanHangs)
@@ -197,20 +147,15 @@ func (r *run) exercise(ctx context.Context) error {
 	depth := r.Case.fioDepth()
 	jobs := pred.HWQueues
 
-	r.step("verify")
-	size := min(max(4<<20, 4096*depth), 16<<20)
-	_, err := fioJob{disk: r.Disk, depth: depth, jobs: 1, args: []string{
-		"--rw=randwrite", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", fmt.Sprintf("--size=%d", size),
-	}}.run(ctx)
-	if err != nil {
-		return fmt.Errorf("write with crc32c verify: %w", err)
+	if err := r.verify(ctx, depth, jobs); err != nil {
+		return err
 	}
-	r.check("written data, crc32c", "verified", "verified", "")
 
 	r.step("read IOPS")
 	read := fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
 		"--rw=randread", "--norandommap", "--time_based", "--runtime=" + fmt.Sprint(iopsTime.Milliseconds()) + "ms",
 	}}
+	var err error
 	if r.IOPS, err = read.run(ctx); err != nil {
 		return err
 	}
@@ -221,6 +166,26 @@ func (r *run) exercise(ctx context.Context) error {
 		return err
 	}
 	return r.checkRest()
+}
+
+// verify writes and reads back, with more I/Os outstanding than the host takes.
+// What is read wrong is a difference; that it couldn't be tried is an error.
+func (r *run) verify(ctx context.Context, depth, jobs int) error {
+	r.step("verify")
+	size := max(4<<20, 4096*depth) // of each job, on a part of the disk of its own
+	_, err := fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
+		"--rw=randwrite", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1",
+		fmt.Sprintf("--size=%d", size), fmt.Sprintf("--offset_increment=%d", size),
+	}}.run(ctx)
+	if err != nil && !errors.Is(err, errCorrupt) {
+		return fmt.Errorf("write with crc32c verify: %w", err)
+	}
+	observed := "verified"
+	if err != nil {
+		observed = err.Error()
+	}
+	r.check("written data, crc32c", "verified", observed, "")
+	return nil
 }
 
 // checkLimits compares the limits and the map that the kernel has with what is
@@ -260,6 +225,7 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 		return err
 	}
 	defer fio.kill()
+	defer r.release() // first, or fio could not end
 	dev, err := r.peak(ctx, r.pred.MaxInFlight, &r.Before)
 	if err != nil {
 		return err
@@ -306,7 +272,7 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	what := fmt.Sprintf("queue_depth %d written", w.Requested)
 	r.check(what, want, got, w.Reason)
 	read, err := r.disk.queueDepth()
-	if err == nil && read == w.RampedUp().QueueDepth {
+	if err == nil && w.Accepted && read == w.RampedUp().QueueDepth {
 		// The kernel has raised it meanwhile, which it does once in two minutes.
 		if err = r.disk.set(w.Requested, "device/queue_depth"); err == nil {
 			read, err = r.disk.queueDepth()
@@ -317,9 +283,7 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	}
 	r.check(what+", reads back", w.QueueDepth, read, "")
 
-	// What was started at the depth before has to end first.
-	r.release()
-	if err := sleep(ctx, turnover); err != nil {
+	if err := r.turnOver(ctx); err != nil {
 		return err
 	}
 	if err := r.watch(); err != nil {
@@ -330,6 +294,25 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	}
 	r.checkPeak("most in flight then", w.MaxInFlight, *peak, w.Reason)
 	return nil
+}
+
+// turnOver lets all end that was started so far.
+func (r *run) turnOver(ctx context.Context) error {
+	m := r.disk.meter
+	if m == nil {
+		return sleep(ctx, turnover)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("commands that were let go did not end"))
+	defer cancel()
+	until := m.Done() + uint64(m.InFlight())
+	m.Release()
+	for m.Done() < until {
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	// Those that had their token, but were not at the target yet.
+	return sleep(ctx, turnover/4)
 }
 
 // watch begins a new watch of both witnesses and, where the target is ours,
@@ -406,11 +389,12 @@ func (r *run) checkPeak(what string, want int, p Peak, why string) {
 // of a device without a map, else within the map.
 func (r *run) checkTokens(d probe.Device) {
 	want := fmt.Sprintf("%d to %d", r.pred.MinToken, r.pred.MaxToken)
-	got := fmt.Sprintf("%d to %d", d.MinToken, d.MaxToken)
-	if d.MinToken >= r.pred.MinToken && d.MaxToken <= r.pred.MaxToken {
-		got = want // fewer were used than there are
-	}
-	r.check("budget tokens", want, got, "")
+	r.Checks = append(r.Checks, Check{
+		What:      "budget tokens",
+		Predicted: "within " + want,
+		Observed:  fmt.Sprintf("%d to %d", d.MinToken, d.MaxToken),
+		OK:        d.MinToken >= r.pred.MinToken && d.MaxToken <= r.pred.MaxToken,
+	})
 }
 
 // checkRest checks that nothing is left when nothing runs.

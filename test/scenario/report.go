@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -31,8 +32,27 @@ type Report struct {
 	// Elapsed is the run's time, the boot included.
 	Elapsed time.Duration `json:"elapsed_ns"`
 	Results []Result      `json:"results"`
-	// Complaints are what the kernel complained of while it booted.
+	// Complaints are what the kernel complained of outside the cases, while it
+	// booted and powered off.
 	Complaints []kernel.Complaint `json:"complaints,omitempty"`
+
+	// Error is why the run ended before its time, and NotRun names the cases
+	// that it didn't come to.
+	Error  string   `json:"error,omitempty"`
+	NotRun []string `json:"not_run,omitempty"`
+}
+
+// End ends the report of a run that had these cases, and err as its outcome.
+func (r *Report) End(cases []Case, err error) {
+	r.Elapsed = time.Since(r.Started)
+	if err != nil {
+		r.Error = err.Error()
+	}
+	for _, c := range cases {
+		if !slices.ContainsFunc(r.Results, func(res Result) bool { return res.Name == c.Name() }) {
+			r.NotRun = append(r.NotRun, c.Name())
+		}
+	}
 }
 
 // The exit statuses of a run.
@@ -43,21 +63,24 @@ const (
 )
 
 // ExitStatus is 0 if all was as predicted, 1 if something differs, 2 if a case
-// could not be carried out.
+// could not be carried out. Skipped cases don't count, if there are others.
 func (r *Report) ExitStatus() int {
 	status := ExitAsPredicted
 	if len(r.Complaints) > 0 {
 		status = ExitDiffers
 	}
+	skipped := 0
 	for _, res := range r.Results {
 		switch res.Verdict {
 		case Failed:
 			return ExitCouldNotRun
 		case Differs:
 			status = ExitDiffers
+		case Skipped:
+			skipped++
 		}
 	}
-	if len(r.Results) == 0 {
+	if r.Error != "" || len(r.NotRun) > 0 || len(r.Results) == skipped {
 		return ExitCouldNotRun
 	}
 	return status
@@ -65,6 +88,9 @@ func (r *Report) ExitStatus() int {
 
 // WriteTable writes the report for people.
 func (r *Report) WriteTable(w io.Writer) error {
+	if len(r.Results) == 0 {
+		return nil // Error has it all
+	}
 	how := "the running kernel"
 	if r.Kernel.Accel != "" {
 		how = "in QEMU, " + strings.ToUpper(r.Kernel.Accel)
@@ -96,9 +122,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 			notes = append(notes, res.Name+": "+d)
 		}
 	}
-	for _, c := range r.Complaints {
-		notes = append(notes, fmt.Sprintf("kernel %s: %s", c.Kind, c.Line))
-	}
+	notes = append(notes, r.outside()...)
 	if len(notes) > 0 {
 		fmt.Fprintln(w)
 	}
@@ -158,14 +182,29 @@ func (r *Report) Summary() string {
 	for _, res := range r.Results {
 		n[res.Verdict]++
 	}
-	s := fmt.Sprintf("%d of %d configurations as predicted", n[AsPredicted], len(r.Results))
+	s := fmt.Sprintf("%d of %d configurations as predicted", n[AsPredicted], len(r.Results)+len(r.NotRun))
 	if n[Differs] > 0 {
 		s += fmt.Sprintf(", %d differ", n[Differs])
 	}
 	if n[Failed] > 0 {
 		s += fmt.Sprintf(", %d could not be carried out", n[Failed])
 	}
+	if n[Skipped] > 0 {
+		s += fmt.Sprintf(", %d skipped", n[Skipped])
+	}
+	if len(r.NotRun) > 0 {
+		s += fmt.Sprintf(", %d not run", len(r.NotRun))
+	}
 	return s + fmt.Sprintf(", in %.0f s", r.Elapsed.Seconds())
+}
+
+// outside are the complaints that are no case's, a line each.
+func (r *Report) outside() []string {
+	var out []string
+	for _, c := range r.Complaints {
+		out = append(out, fmt.Sprintf("kernel %s: %s", c.Kind, c.Line))
+	}
+	return out
 }
 
 // Take adds what an event says to the report.

@@ -3,6 +3,7 @@ package scenario
 import (
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,11 +43,15 @@ func sample() *Report {
 		Kernel:  Kernel{Release: "6.12.0", Version: "#1 SMP", CPUs: 4, Accel: "tcg", Rules: []string{"v3", "v3-scsi"}, Evidence: []string{"no needs_budget_token"}},
 		Started: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), Elapsed: 61 * time.Second,
 	}
-	for _, res := range []Result{good, differs, failed} {
+	skipped := Result{Case: Case{Host: SCSIDebug, Limits: limits(1, 64, 64)}, Before: noPeak, Lowered: noPeak, Raised: noPeak,
+		Verdict: Skipped, Error: "the scan hangs"}
+	for _, res := range []Result{good, differs, failed, skipped} {
 		res.Name = res.Case.Name()
 		res.judge()
 		r.Take(Event{Result: &res})
 	}
+	r.Complaints = []kernel.Complaint{{Kind: "lockdep", Line: "WARNING: suspicious RCU usage"}}
+	r.Error, r.NotRun = "not done after 1m0s (--timeout)", []string{"tcm_loop/4/64/64"}
 	return r
 }
 
@@ -94,8 +99,8 @@ func TestJUnit(t *testing.T) {
 	if err := xml.Unmarshal([]byte(b.String()), &s); err != nil {
 		t.Errorf("it doesn't read back: %v", err)
 	}
-	if s.Tests != 3 || s.Failures != 1 || s.Errors != 1 {
-		t.Errorf("%d tests, %d failures, %d errors; want 3, 1, 1", s.Tests, s.Failures, s.Errors)
+	if s.Tests != len(s.Cases) || s.Tests != 6 || s.Failures != 2 || s.Errors != 2 || s.Skipped != 1 {
+		t.Errorf("%d tests, %d cases, %d failures, %d errors, %d skipped; want 6, 6, 2, 2, 1", s.Tests, len(s.Cases), s.Failures, s.Errors, s.Skipped)
 	}
 }
 
@@ -124,7 +129,9 @@ func TestExitStatus(t *testing.T) {
 		{"none", nil, ExitCouldNotRun},
 		{"as predicted", all[:1], ExitAsPredicted},
 		{"one differs", all[:2], ExitDiffers},
-		{"one failed", all, ExitCouldNotRun},
+		{"one failed", all[:3], ExitCouldNotRun},
+		{"one skipped", []Result{all[0], all[3]}, ExitAsPredicted},
+		{"all skipped", all[3:], ExitCouldNotRun},
 	} {
 		if got := (&Report{Results: c.results}).ExitStatus(); got != c.want {
 			t.Errorf("%s: exit status %d, want %d", c.name, got, c.want)
@@ -133,5 +140,22 @@ func TestExitStatus(t *testing.T) {
 	r := &Report{Results: all[:1], Complaints: []kernel.Complaint{{Kind: "oops"}}}
 	if got := r.ExitStatus(); got != ExitDiffers {
 		t.Errorf("a kernel that complained while it booted: exit status %d, want %d", got, ExitDiffers)
+	}
+}
+
+// A run that is cut off does not read like a success.
+func TestEnd(t *testing.T) {
+	cases := Cases()[:3]
+	r := &Report{Started: time.Now()}
+	r.Take(Event{Result: &Result{Name: cases[0].Name(), Verdict: AsPredicted}})
+	r.End(cases, errors.New("time is up"))
+	if diff := cmp.Diff([]string{cases[1].Name(), cases[2].Name()}, r.NotRun); diff != "" {
+		t.Errorf("not run (-want +got):\n%s", diff)
+	}
+	if got := r.ExitStatus(); got != ExitCouldNotRun {
+		t.Errorf("exit status %d, want %d", got, ExitCouldNotRun)
+	}
+	if want := "1 of 3 configurations as predicted, 2 not run"; !strings.HasPrefix(r.Summary(), want) {
+		t.Errorf("summary %q, want %q", r.Summary(), want)
 	}
 }

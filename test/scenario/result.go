@@ -29,7 +29,8 @@ func (c Check) String() string {
 const (
 	AsPredicted = "as predicted"
 	Differs     = "differs"
-	Failed      = "failed" // it could not be carried out
+	Failed      = "failed"  // it could not be carried out
+	Skipped     = "skipped" // on purpose: see Error
 )
 
 // Peak is the most commands in flight at once, as two witnesses saw it. -1 is
@@ -72,10 +73,10 @@ type Result struct {
 	Checks     []Check            `json:"checks"`
 	Complaints []kernel.Complaint `json:"complaints,omitempty"`
 	Verdict    string             `json:"verdict"`
-	Error      string             `json:"error,omitempty"` // for Failed: the step and what went wrong
+	Error      string             `json:"error,omitempty"` // for Failed: the step and what went wrong; for Skipped: why
 }
 
-// check records a check.
+// check records a check that holds if both are the same.
 func (r *Result) check(what string, predicted, observed any, why string) {
 	p, o := fmt.Sprint(predicted), fmt.Sprint(observed)
 	r.Checks = append(r.Checks, Check{What: what, Predicted: p, Observed: o, OK: p == o, Why: why})
@@ -84,6 +85,7 @@ func (r *Result) check(what string, predicted, observed any, why string) {
 // judge sets the verdict from the checks.
 func (r *Result) judge() {
 	switch {
+	case r.Verdict == Skipped:
 	case r.Error != "":
 		r.Verdict = Failed
 	case len(r.Differences()) > 0:

@@ -36,7 +36,11 @@ var ErrStuck = errors.New("the case is stuck in the kernel")
 // runner carries cases out on the running kernel.
 type runner struct {
 	emit   func(Event)
-	engine *tcmu.Engine
+	engine *tcmu.Engine // nil if no case needs it
+
+	// disposable says that a case may hang the kernel for good.
+	disposable bool
+
 	layout *probe.Layout // of the kernel's structures, found once
 	kmsg   *kmsg
 	rules  []queue.Rules
@@ -49,10 +53,13 @@ type runner struct {
 // A case that fails is a result like others. Run's own errors are what keeps
 // all from going on; [ErrStuck] is one, after the result of the case that it
 // is about.
-func Run(ctx context.Context, cases []Case, emit func(Event)) (err error) {
-	rn := &runner{emit: emit}
+//
+// Cases of which the rules say that they hang the kernel are tried only if the
+// kernel is disposable.
+func Run(ctx context.Context, cases []Case, disposable bool, emit func(Event)) (err error) {
+	rn := &runner{emit: emit, disposable: disposable}
 	emit(Event{Step: &Step{What: "look at the kernel"}})
-	if err := rn.open(ctx); err != nil {
+	if err := rn.open(ctx, cases); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rn.close()) }()
@@ -68,7 +75,7 @@ func Run(ctx context.Context, cases []Case, emit func(Event)) (err error) {
 }
 
 // open gets what the cases share.
-func (rn *runner) open(ctx context.Context) (err error) {
+func (rn *runner) open(ctx context.Context, cases []Case) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, rn.close())
@@ -77,6 +84,18 @@ func (rn *runner) open(ctx context.Context) (err error) {
 	if rn.kmsg, err = openKmsg(); err != nil {
 		return err
 	}
+	if hasHost(cases, TCMLoop) {
+		if err := rn.openEngine(ctx); err != nil {
+			return err
+		}
+	}
+	if rn.layout, err = probe.LoadLayout(); err != nil {
+		return err
+	}
+	return rn.detect()
+}
+
+func (rn *runner) openEngine(ctx context.Context) (err error) {
 	if err := tcmu.Prepare(ctx, tcmu.Options{}); err != nil {
 		return err
 	}
@@ -84,13 +103,8 @@ func (rn *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	// What a run that was killed has left would be in the way.
-	if _, err := rn.engine.Cleanup(ctx, loopWWN); err != nil {
-		return err
-	}
-	if rn.layout, err = probe.LoadLayout(); err != nil {
-		return err
-	}
-	return rn.detect()
+	_, err = rn.engine.Cleanup(ctx, loopWWN)
+	return err
 }
 
 // detect finds the kernel's rules and tells of the kernel.
@@ -158,7 +172,10 @@ func (rn *runner) one(ctx context.Context, c Case) error {
 		return context.Cause(ctx)
 	}
 	stuck := limited.Err() != nil || errors.Is(err, ErrStuck)
-	if err != nil && !errors.Is(err, ErrStuck) {
+	switch {
+	case r.Verdict == Skipped:
+		r.Error = err.Error()
+	case err != nil && !errors.Is(err, ErrStuck):
 		r.Error = fmt.Sprintf("%s: %v", r.at, err)
 	}
 	var kerr error

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"os"
 	"os/exec"
@@ -35,7 +36,12 @@ var lunlab = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(cache, "lunlab", "test", "lunlab")
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w", err)
+	}
+	// Each checkout has its own.
+	bin := filepath.Join(cache, "lunlab", "test", fmt.Sprintf("lunlab-%08x", crc32.ChecksumIEEE(root)))
 	fresh := fmt.Sprintf("%s.%d", bin, os.Getpid())
 	cmd := exec.Command("go", "build", "-o", fresh, "lunlab/cmd/lunlab")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -59,14 +65,35 @@ func Stock(t testing.TB) kernel.Image {
 	return img
 }
 
-// Named returns kernels of the folder that LUNLAB_KERNELS names: NAME/bzImage
-// and NAME/modules. The test is skipped without the variable.
-func Named(t testing.TB, name string) kernel.Image {
+// Names returns the names of the kernels in the folder that LUNLAB_KERNELS names.
+func Names(t testing.TB) []string {
+	t.Helper()
+	dir := kernels(t)
+	images, _ := filepath.Glob(filepath.Join(dir, "*", "bzImage"))
+	if len(images) == 0 {
+		need.Missing(t, "no NAME/bzImage in %s", dir)
+	}
+	var names []string
+	for _, i := range images {
+		names = append(names, filepath.Base(filepath.Dir(i)))
+	}
+	return names
+}
+
+func kernels(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("LUNLAB_KERNELS")
 	if dir == "" {
 		need.Missing(t, "LUNLAB_KERNELS names no folder of kernels")
 	}
+	return dir
+}
+
+// Named returns kernels of the folder that LUNLAB_KERNELS names: NAME/bzImage
+// and NAME/modules. The test is skipped without the variable.
+func Named(t testing.TB, name string) kernel.Image {
+	t.Helper()
+	dir := kernels(t)
 	img := kernel.Image{Kernel: filepath.Join(dir, name, "bzImage"), Modules: filepath.Join(dir, name, "modules")}
 	if _, err := os.Stat(img.Kernel); err != nil {
 		need.Missing(t, "%v", err)
@@ -89,7 +116,7 @@ func Boot(t testing.TB, img kernel.Image, cfg kernel.Config, programs ...string)
 		files = map[string]string{}
 	}
 	for _, p := range programs {
-		prog, err := kernel.Program(need.Program(t, p, p))
+		prog, err := kernel.Program(need.Program(t, p, packages[p]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,6 +136,12 @@ func Boot(t testing.TB, img kernel.Image, cfg kernel.Config, programs ...string)
 		vm.Close()
 	})
 	return vm
+}
+
+// packages has what Debian calls the packages of programs that tests take along.
+var packages = map[string]string{
+	"fio": "fio", "ls": "coreutils", "cp": "coreutils", "cat": "coreutils", "sleep": "coreutils", "dmesg": "util-linux", "lsmod": "kmod",
+	"sg_reset": "sg3-utils", "sg_inq": "sg3-utils", "sg_raw": "sg3-utils", "sg_dd": "sg3-utils",
 }
 
 // Run runs a command in the guest, fails the test unless it exits with 0, and
@@ -135,7 +168,7 @@ func Guests(mark string) []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil || !bytes.Contains(b, []byte(mark)) || !bytes.Contains(b, []byte("-kernel\x00")) {
+		if err != nil || !bytes.Contains(b, []byte(mark)) || !bytes.Contains(b, []byte("\x00-kernel\x00")) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
