@@ -93,6 +93,7 @@ func (d *Disk) receiveDiagnostic(_ *nexus, c *Command) Sense {
 
 // Modes of READ BUFFER and WRITE BUFFER (SPC-5 6.18, 6.49).
 const (
+	bufferCombined       = 0x00 // header and data
 	bufferData           = 0x02
 	bufferDescriptor     = 0x03
 	bufferMicrocode      = 0x04 // 04 to 07: download, with offsets, and save
@@ -115,7 +116,7 @@ func (d *Disk) readBuffer(_ *nexus, c *Command) Sense {
 	mode, id := c.CDB[1], c.CDB[2]
 	offset, allocation := be24(c.CDB[3:]), uint64(be24(c.CDB[6:]))
 	switch mode {
-	case bufferData, bufferDescriptor:
+	case bufferCombined, bufferData, bufferDescriptor:
 		if id != 0 {
 			return InvalidField(2, 7)
 		}
@@ -124,8 +125,8 @@ func (d *Disk) readBuffer(_ *nexus, c *Command) Sense {
 		return InvalidField(1, 4)
 	}
 	switch mode {
-	case bufferData:
-		if offset > bufferSize {
+	case bufferCombined, bufferData:
+		if offset > bufferSize || mode == bufferCombined && offset != 0 {
 			return InvalidField(3, 7)
 		}
 		d.mu.Lock()
@@ -133,7 +134,12 @@ func (d *Disk) readBuffer(_ *nexus, c *Command) Sense {
 		if d.buffer == nil {
 			d.buffer = make([]byte, bufferSize)
 		}
-		c.Reply(d.buffer[offset:], allocation)
+		if mode == bufferData {
+			c.Reply(d.buffer[offset:], allocation)
+			break
+		}
+		header := []byte{0, bufferSize >> 16, bufferSize >> 8 & 0xff, bufferSize & 0xff}
+		c.Reply(append(header, d.buffer...), allocation)
 	case bufferDescriptor:
 		c.Reply([]byte{0, bufferSize >> 16, bufferSize >> 8 & 0xff, bufferSize & 0xff}, allocation)
 	case bufferEcho:

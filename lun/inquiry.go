@@ -20,7 +20,7 @@ var versions = []uint16{0x00a0, 0x0460, 0x04c0}
 var transportVersion = map[byte]uint16{
 	0x0: 0x0a40, // FCP-4
 	0x5: 0x0960, // iSCSI
-	0x6: 0x0c60, // SPL-3
+	0x6: 0x0c60, // SAS-3
 }
 
 // protocol is the PROTOCOL IDENTIFIER of the nexus (SPC-5 7.6.1), 0Fh if its
