@@ -53,8 +53,9 @@ func New(s store.Store, limit int64) *Store {
 // Size implements [store.Store].
 func (s *Store) Size() int64 { return s.below.Size() }
 
-// Blocking implements [store.Waiter]. Writes may have to make room.
-func (s *Store) Blocking() bool { return store.Blocking(s.below) }
+// Blocking implements [store.Waiter]. It is so even in front of memory: writes
+// may have to make room, and a power cut can leave half of one behind.
+func (s *Store) Blocking() bool { return true }
 
 // Dirty returns how many bytes would be lost if the power went now.
 func (s *Store) Dirty() int64 {
