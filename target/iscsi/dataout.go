@@ -18,11 +18,13 @@ type transfer struct {
 	first       uint32
 	unsolicited bool // its last PDU is yet to come
 	dataSN      uint32
+	parts       spans // of unsolicited data, if PDUs come in any order
 
 	delivered bool // the command's turn has come
 	failed    bool // nothing more is waited for
 
-	asked uint32 // where the last R2T ends
+	asked uint32 // where the last R2T ends, or what came with the command
+	base  uint32 // where unsolicited data ended
 	r2tSN uint32
 	r2ts  []r2t // outstanding, in order
 
@@ -38,6 +40,7 @@ type r2t struct {
 	ttt, sn  uint32
 	off, end uint32 // what is still to come
 	dataSN   uint32
+	parts    spans // what has come of it, if PDUs come in any order
 }
 
 func (x *transfer) reset() { *x = transfer{r2ts: x.r2ts[:0], stale: x.stale[:0]} }
@@ -61,7 +64,7 @@ func (k *command) expectData(length int) {
 	x.want = uint32(k.outWant)
 	x.first = min(p.FirstBurstLength, k.req.ExpectedDataTransferLength)
 	x.unsolicited = !k.req.Final
-	x.got, x.asked = n, n
+	x.got, x.asked, x.base = n, n, n
 	if x.unsolicited && p.ErrorRecoveryLevel > 0 {
 		x.heard = time.Now()
 	}
@@ -179,7 +182,7 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 		}
 		return c.refuse(pdu.ReasonInvalidField, bhs[:], n)
 	}
-	known, sense := k.xfer.check(p)
+	known, sense := k.xfer.check(p, &c.sess.params)
 	if !known {
 		stale := slices.Contains(k.xfer.stale, p.TargetTransferTag)
 		c.mu.Unlock()
@@ -222,7 +225,7 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 		}
 		return nil
 	}
-	k.xfer.count(p)
+	k.xfer.count(p, &c.sess.params)
 	if !k.xfer.heard.IsZero() {
 		k.xfer.heard = time.Now()
 	}
@@ -255,9 +258,8 @@ func (c *conn) failTransfer(k *command, s lun.Sense) {
 
 // check tells whether p is a PDU that the transfer waits for; and if it is, but
 // not as it should be, the sense that its command ends with.
-func (x *transfer) check(p *pdu.DataOut) (known bool, s lun.Sense) {
-	n := uint64(p.DataSegmentLength)
-	end := uint64(p.BufferOffset) + n
+func (x *transfer) check(p *pdu.DataOut, par *Params) (known bool, s lun.Sense) {
+	off, end := uint64(p.BufferOffset), uint64(p.BufferOffset)+uint64(p.DataSegmentLength)
 	if p.TargetTransferTag == pdu.NoTag {
 		switch {
 		case !x.unsolicited && slices.Contains(x.stale, pdu.NoTag):
@@ -267,46 +269,69 @@ func (x *transfer) check(p *pdu.DataOut) (known bool, s lun.Sense) {
 		case p.DataSN != x.dataSN:
 			// Something before it was lost (RFC 7143 7.9).
 			return true, senseServiceCRC
-		case p.BufferOffset != x.got, end > uint64(x.first), end == uint64(x.first) && !p.Final:
+		case end > uint64(x.first):
+			return true, senseIncorrectData
+		case !par.DataPDUInOrder:
+			if off < uint64(x.asked) || !x.parts.fits(off, end) || p.Final && !x.parts.fills(x.asked, off, end) {
+				return true, senseIncorrectData
+			}
+		case off != uint64(x.got), end == uint64(x.first) && !p.Final:
 			return true, senseIncorrectData
 		}
 		return true, s
 	}
-	if len(x.r2ts) == 0 || x.r2ts[0].ttt != p.TargetTransferTag {
-		for _, r := range x.r2ts {
-			if r.ttt == p.TargetTransferTag {
-				// DataSequenceInOrder=Yes.
-				return true, senseIncorrectData
-			}
-		}
+	i := slices.IndexFunc(x.r2ts, func(r r2t) bool { return r.ttt == p.TargetTransferTag })
+	if i < 0 {
 		return false, s
 	}
-	r := &x.r2ts[0]
+	r := &x.r2ts[i]
 	switch {
+	case i > 0 && par.DataSequenceInOrder:
+		return true, senseIncorrectData
 	case p.DataSN != r.dataSN:
 		return true, senseServiceCRC
-	case p.BufferOffset != r.off, end > uint64(r.end), p.Final && end != uint64(r.end):
+	case end > uint64(r.end):
+		return true, senseIncorrectData
+	case !par.DataPDUInOrder:
+		if off < uint64(r.off) || !r.parts.fits(off, end) || p.Final && r.parts.sum+end-off != uint64(r.end-r.off) {
+			return true, senseIncorrectData
+		}
+	case off != uint64(r.off), p.Final && end != uint64(r.end):
 		return true, senseIncorrectData
 	}
 	return true, s
 }
 
-// count notes that the data of p is here.
-func (x *transfer) count(p *pdu.DataOut) {
+// count notes that the data of p is here, which check has found right.
+func (x *transfer) count(p *pdu.DataOut, par *Params) {
 	n := uint32(p.DataSegmentLength)
+	off, end := uint64(p.BufferOffset), uint64(p.BufferOffset)+uint64(n)
 	x.got += n
 	if p.TargetTransferTag == pdu.NoTag {
 		x.dataSN++
+		if !par.DataPDUInOrder {
+			x.parts.add(off, end)
+		}
 		if p.Final {
 			x.unsolicited = false
 			x.asked = x.got
+			x.base = x.got
 		}
 		return
 	}
-	r := &x.r2ts[0]
+	i := slices.IndexFunc(x.r2ts, func(r r2t) bool { return r.ttt == p.TargetTransferTag })
+	r := &x.r2ts[i]
 	r.dataSN++
-	if r.off += n; r.off == r.end {
-		x.r2ts = append(x.r2ts[:0], x.r2ts[1:]...)
+	done := false
+	if par.DataPDUInOrder {
+		r.off += n
+		done = r.off == r.end
+	} else {
+		r.parts.add(off, end)
+		done = r.parts.sum == uint64(r.end-r.off)
+	}
+	if done {
+		x.r2ts = slices.Delete(x.r2ts, i, i+1)
 	}
 }
 

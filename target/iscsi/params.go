@@ -65,8 +65,8 @@ func offered(maxConnections uint32) Params {
 		DefaultTime2Wait:               0,
 		DefaultTime2Retain:             60,
 		MaxOutstandingR2T:              64,
-		DataPDUInOrder:                 true,
-		DataSequenceInOrder:            true,
+		DataPDUInOrder:                 false,
+		DataSequenceInOrder:            false,
 		ErrorRecoveryLevel:             2,
 		ISCSIProtocolLevel:             2,
 		TargetMaxRecvDataSegmentLength: 256 << 10,
@@ -135,7 +135,7 @@ var keys = map[string]*key{
 		number: func(p *Params) *uint32 { return &p.ErrorRecoveryLevel }},
 	"iSCSIProtocolLevel": {kind: keyMin, lo: 0, hi: 31, leading: true, normal: true,
 		number: func(p *Params) *uint32 { return &p.ISCSIProtocolLevel }},
-	"TaskReporting": {kind: keyList, leading: true, normal: true, values: []string{"ResponseFence", "RFC3720"},
+	"TaskReporting": {kind: keyList, leading: true, normal: true, values: []string{"RFC3720"},
 		take: func(p *Params, v string) { p.TaskReporting = v }},
 
 	// Obsolete (RFC 7143 13.25).

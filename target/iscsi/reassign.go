@@ -116,13 +116,23 @@ func (c *conn) adopt(k *command) {
 	k.shared = true
 	k.home.Store(c)
 	c.waiting[k.req.InitiatorTaskTag] = k
-	x.unsolicited, x.stale, x.r2ts, x.asked = false, nil, nil, x.got
+	c.restartLocked(x)
 	if c.sess.nexus.Find(k.Tag) != &k.Task {
 		// Aborted on the way.
 		delete(c.waiting, k.req.InitiatorTaskTag)
 		return
 	}
 	c.askLocked(k)
+}
+
+// restartLocked forgets which data was asked for, as the tags were another
+// connection's.
+func (c *conn) restartLocked(x *transfer) {
+	if p := &c.sess.params; !p.DataPDUInOrder || !p.DataSequenceInOrder {
+		// There may be holes in what has come: all of it again.
+		x.got = x.base
+	}
+	x.unsolicited, x.stale, x.r2ts, x.asked = false, nil, nil, x.got
 }
 
 // answered is what a command came to, apart from how it was sent.

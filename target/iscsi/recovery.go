@@ -238,7 +238,10 @@ func (c *conn) recoverLocked(k *command) bool {
 		// What still comes unsolicited is ignored; what is missing is asked for
 		// when the command's turn has come.
 		x.unsolicited, x.stale = false, append(x.stale, pdu.NoTag)
-		x.asked = x.got
+		if !c.sess.params.DataPDUInOrder {
+			x.got = x.base
+		}
+		x.asked, x.base = x.got, x.got
 		if x.delivered {
 			c.askLocked(k)
 		}
@@ -251,6 +254,8 @@ func (c *conn) recoverLocked(k *command) bool {
 	// ignored (RFC 7143 7.4.1, a recovery R2T).
 	r := &x.r2ts[0]
 	x.stale = append(x.stale, r.ttt)
+	x.got -= uint32(r.parts.sum)
+	r.parts = spans{}
 	r.ttt, r.dataSN, r.sn = c.newTTT(), 0, x.r2tSN
 	x.r2tSN++
 	c.sendR2T(k, r)
