@@ -60,11 +60,10 @@ type conn struct {
 	exchangeMu sync.Mutex
 	exchange   exchange
 
-	began     time.Time
-	phase     atomic.Int32
-	lastHeard atomic.Int64 // Unix nanoseconds
-	pinged    atomic.Int64 // likewise, 0 when no answer is due
-	closing   atomic.Bool  // a logout was answered: nothing more is read
+	began   time.Time
+	phase   atomic.Int32
+	pinged  atomic.Int64 // Unix nanoseconds, 0 when no answer is due
+	closing atomic.Bool  // a logout was answered: nothing more is read
 }
 
 // Phases of a connection.
@@ -75,9 +74,9 @@ const (
 
 func newConn(s *Server, nc net.Conn, tag uint16) *conn {
 	c := &conn{srv: s, nc: nc, tag: tag, params: defaultParams(), began: time.Now(), waiting: map[uint32]*command{}}
-	c.in = input{nc: nc, buf: make([]byte, loginInput), dry: c.dry}
+	c.in.nc, c.in.buf, c.in.dry = nc, make([]byte, loginInput), c.dry
 	c.out.init(nc, c.stamp)
-	c.lastHeard.Store(c.began.UnixNano())
+	c.in.heard.Store(c.began.UnixNano())
 	return c
 }
 
@@ -246,7 +245,6 @@ func (c *conn) next() error {
 		c.damage = 0
 		b = b[:n]
 	}
-	c.lastHeard.Store(time.Now().UnixNano())
 	if c.out.keep {
 		c.out.acknowledge(u32(b[28:]))
 	}
@@ -400,7 +398,7 @@ func (c *conn) watch(now time.Time) {
 		return
 	}
 	c.askForLate(now)
-	heard, pinged := c.lastHeard.Load(), c.pinged.Load()
+	heard, pinged := c.in.heard.Load(), c.pinged.Load()
 	switch {
 	case since(heard) < c.srv.opt.PingInterval:
 		c.pinged.Store(0)

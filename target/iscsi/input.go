@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
+	"time"
 )
 
 // input is what a connection has received and not yet looked at. It belongs to
@@ -12,6 +14,9 @@ type input struct {
 	nc   net.Conn
 	buf  []byte
 	r, w int
+
+	// heard is when something came last, in Unix nanoseconds.
+	heard atomic.Int64
 
 	// dry is called before a read that may have to wait.
 	dry func() error
@@ -38,6 +43,7 @@ func (in *input) view(n int) ([]byte, error) {
 		}
 		k, err := in.nc.Read(in.buf[in.w:])
 		in.w += k
+		in.heard.Store(time.Now().UnixNano())
 		if err != nil && in.w-in.r < n {
 			if err == io.EOF && in.w > in.r {
 				err = io.ErrUnexpectedEOF
@@ -73,6 +79,7 @@ func (in *input) readFull(to []byte) error {
 		return err
 	}
 	_, err := io.ReadFull(in.nc, to[n:])
+	in.heard.Store(time.Now().UnixNano())
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}

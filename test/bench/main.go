@@ -45,7 +45,8 @@ func workloads() []workload {
 			ws = append(ws, workload{fmt.Sprintf("256K sequential %s, depth 8, %d conn", op, conns), write, true, 256 << 10, 8, conns})
 		}
 	}
-	return ws
+	// For the memory that many sessions take.
+	return append(ws, workload{"4K random read, depth 32, 64 conn", false, false, 4096, 32, 64})
 }
 
 // result is what a server did of a workload: medians of the rounds.
