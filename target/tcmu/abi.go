@@ -112,12 +112,11 @@ const (
 
 // enum tcmu_genl_attr.
 const (
-	attrDevice            = 1 // TCMU_ATTR_DEVICE, string: the UIO name
-	attrDevCfg            = 4 // TCMU_ATTR_DEV_CFG, string
-	attrDevSize           = 5 // TCMU_ATTR_DEV_SIZE, u64
-	attrWriteCache        = 6 // TCMU_ATTR_WRITECACHE, u8
-	attrCmdStatus         = 7 // TCMU_ATTR_CMD_STATUS, s32
-	attrDeviceID          = 8 // TCMU_ATTR_DEVICE_ID, u32
-	attrSuppKernCmdReply  = 9 // TCMU_ATTR_SUPP_KERN_CMD_REPLY, u8
-	maxEventAttributeSize = 4096
+	attrDevice           = 1 // TCMU_ATTR_DEVICE, string: the UIO name
+	attrDevCfg           = 4 // TCMU_ATTR_DEV_CFG, string
+	attrDevSize          = 5 // TCMU_ATTR_DEV_SIZE, u64
+	attrWriteCache       = 6 // TCMU_ATTR_WRITECACHE, u8
+	attrCmdStatus        = 7 // TCMU_ATTR_CMD_STATUS, s32
+	attrDeviceID         = 8 // TCMU_ATTR_DEVICE_ID, u32
+	attrSuppKernCmdReply = 9 // TCMU_ATTR_SUPP_KERN_CMD_REPLY, u8
 )

@@ -84,7 +84,8 @@ type Loop struct {
 // left.
 //
 // The limits are module parameters that tcm_loop reads when it makes a host.
-// They are set for that moment, and then get their former values back.
+// They are set for that moment, and then get their former values back; other
+// processes that use this package wait meanwhile.
 func (e *Engine) CreateLoop(ctx context.Context, cfg LoopConfig) (_ *Loop, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -127,6 +128,7 @@ func (l *Loop) makeHost(ctx context.Context) error {
 	e := l.e
 	e.params.Lock()
 	defer e.params.Unlock()
+	defer e.sys.lock(e.sysfs("module/tcm_loop/parameters"))()
 	for _, p := range []struct {
 		name string
 		v    int

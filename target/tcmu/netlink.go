@@ -28,6 +28,9 @@ type event struct {
 	reconfig Reconfig
 }
 
+// maxEventAttributeSize bounds an attribute; a configfs value has a page.
+const maxEventAttributeSize = 4096
+
 func parseEvent(m genetlink.Message) (event, error) {
 	e := event{cmd: m.Header.Command}
 	ad, err := netlink.NewAttributeDecoder(m.Data)

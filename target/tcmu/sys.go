@@ -25,6 +25,7 @@ type system interface {
 	write(path, value string) error
 	openBlock(path string) error // nil if it is a block device that can be opened
 	openUIO(path string, size int) (*uio, error)
+	lock(dir string) (unlock func()) // keeps other processes out that lock it too
 }
 
 // uio is an open UIO device and its mapping.
@@ -120,6 +121,16 @@ func (osSystem) openUIO(path string, size int) (*uio, error) {
 	return &uio{bell: f, mem: mem, close: func() error {
 		return errors.Join(unix.Munmap(mem), f.Close())
 	}}, nil
+}
+
+// lock does without where it can't be had: what it guards is looked at again.
+func (osSystem) lock(dir string) (unlock func()) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return func() {}
+	}
+	unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	return func() { f.Close() }
 }
 
 // bounded runs f, which may wait in the kernel for as long as a command does,

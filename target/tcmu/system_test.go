@@ -253,6 +253,8 @@ func (s *fakeSystem) openBlock(path string) error {
 	return s.enter("open", path)
 }
 
+func (s *fakeSystem) lock(string) func() { return func() {} }
+
 func (s *fakeSystem) openUIO(path string, size int) (*uio, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
