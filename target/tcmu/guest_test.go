@@ -213,5 +213,5 @@ func waitInFlight(t *testing.T, d *tcmu.Device, n int) {
 
 // fio runs fio on a disk with what all jobs here have in common.
 func fio(disk string, more ...string) []string {
-	return append([]string{"fio", "--name=x", "--filename=" + disk, "--direct=1", "--bs=4k", "--ioengine=io_uring", "--size=32m"}, more...)
+	return append([]string{"fio", "--name=x", "--filename=" + disk, "--allow_file_create=0", "--direct=1", "--bs=4k", "--ioengine=io_uring", "--size=32m"}, more...)
 }

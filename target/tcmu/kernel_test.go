@@ -109,7 +109,7 @@ func TestInReset(t *testing.T) {
 		t.Errorf("fio after a LUN reset: %s", out)
 	}
 
-	if err := os.WriteFile("/sys/block/"+filepath.Base(b.disk.Block)+"/device/timeout", []byte("1"), 0); err != nil {
+	if err := os.WriteFile("/sys/block/"+filepath.Base(b.disk.Block)+"/device/timeout", []byte("2"), 0); err != nil {
 		t.Fatal(err)
 	}
 	before := b.dev.Stats()
@@ -125,7 +125,7 @@ func TestInReset(t *testing.T) {
 	if out := <-done; !strings.HasSuffix(out, "<nil>") {
 		t.Errorf("fio after an abort: %s", out)
 	}
-	if st := b.dev.Stats(); st.Aborted != before.Aborted+1 {
+	if st := b.dev.Stats(); st.Aborted <= before.Aborted {
 		t.Errorf("stats after the abort: %+v, before %+v", st, before)
 	}
 }
@@ -287,7 +287,7 @@ func TestInOffline(t *testing.T) {
 	leftovers(t)
 }
 
-// TestInManyLUNs has 64 LUNs on one host, and takes some off again.
+// TestInManyLUNs has 24 LUNs on one host, and takes some off again.
 func TestInManyLUNs(t *testing.T) {
 	e := guest(t)
 	loop, err := e.CreateLoop(t.Context(), tcmu.LoopConfig{WWN: testWWN, CanQueue: 128, CmdPerLUN: 128})
@@ -296,7 +296,7 @@ func TestInManyLUNs(t *testing.T) {
 	}
 	var devs []*tcmu.Device
 	seen := map[string]bool{}
-	for i := range 64 {
+	for i := range 24 {
 		d, err := e.Create(t.Context(), tcmu.Config{Name: fmt.Sprintf("t%d", i), Size: 1 << 20, MaxDataAreaMB: 8, RingMB: 1}, newRAM(1<<20))
 		if err != nil {
 			t.Fatal(err)
@@ -327,10 +327,10 @@ func TestInManyLUNs(t *testing.T) {
 	if err := devs[0].Close(t.Context()); err == nil {
 		t.Error("a device was removed below its LUN")
 	}
-	if len(seen) != 48 {
-		t.Errorf("%d block devices, want 48", len(seen))
+	if len(seen) != 18 {
+		t.Errorf("%d block devices, want 18", len(seen))
 	}
-	job := []string{"fio", "--direct=1", "--bs=4k", "--ioengine=io_uring", "--size=1m", "--rw=randrw", "--iodepth=4", "--number_ios=20"}
+	job := []string{"fio", "--allow_file_create=0", "--direct=1", "--bs=4k", "--ioengine=io_uring", "--size=1m", "--rw=randrw", "--iodepth=4", "--number_ios=20"}
 	for d := range seen {
 		job = append(job, "--name="+filepath.Base(d), "--filename="+d)
 	}

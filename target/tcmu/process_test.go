@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -113,6 +114,27 @@ func child(t *testing.T, mode string) (*exec.Cmd, string) {
 	return cmd, disk
 }
 
+// underIO waits until the kernel has sent some hundred commands to a disk.
+func underIO(t *testing.T, disk string) {
+	t.Helper()
+	count := func() (n int64) {
+		b, err := os.ReadFile("/sys/block/" + filepath.Base(disk) + "/device/iorequest_cnt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Sscanf(string(b), "0x%x", &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first := count()
+	for end := time.Now().Add(30 * time.Second); count() < first+300; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no I/O after 30 s")
+		}
+	}
+}
+
 // TestInKilled kills a process that serves a disk, under I/O. Cleanup leaves
 // the living one alone, and removes all of the dead one.
 func TestInKilled(t *testing.T) {
@@ -128,7 +150,7 @@ func TestInKilled(t *testing.T) {
 	go func() {
 		done <- exec.Command("fio", fio(disk, "--rw=randread", "--iodepth=16", "--time_based", "--runtime=60")[1:]...).Run()
 	}()
-	time.Sleep(time.Second)
+	underIO(t, disk)
 	cmd.Process.Kill()
 	cmd.Wait()
 	start := time.Now()
@@ -155,7 +177,7 @@ func TestInAdopted(t *testing.T) {
 		out, err := exec.Command("fio", fio(disk, "--rw=randread", "--iodepth=16", "--time_based", "--runtime=4")[1:]...).CombinedOutput()
 		done <- fmt.Sprint(string(out), err)
 	}()
-	time.Sleep(time.Second)
+	underIO(t, disk)
 	cmd.Process.Kill()
 	cmd.Wait()
 	time.Sleep(500 * time.Millisecond)
@@ -187,6 +209,24 @@ func TestInAdopted(t *testing.T) {
 	}
 }
 
+// buffer takes what a command prints, and can be read meanwhile.
+type buffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
 // TestInCommand runs lunlab attach: with a lab.yaml, with a signal, with a
 // kill, and again.
 func TestInCommand(t *testing.T) {
@@ -213,14 +253,14 @@ targets:
 		CanQueue int `json:"can_queue"`
 		Depth    int `json:"queue_depth"`
 	}
-	start := func() (*exec.Cmd, []row, *strings.Builder) {
+	start := func() (*exec.Cmd, []row, *buffer) {
 		t.Helper()
 		cmd := exec.Command("/opt/lunlab", "attach", "-f", file, "--json")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var stderr strings.Builder
+		var stderr buffer
 		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -258,16 +298,18 @@ targets:
 		t.Fatal(err)
 	}
 	cmd.Process.Signal(syscall.SIGINT)
-	time.Sleep(500 * time.Millisecond)
+	want := rows[0].Block + " is in use"
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(first.String(), want); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("attach doesn't say that %s: %s", want, first)
+		}
+	}
 	if _, err := os.Stat(rows[0].Block); err != nil {
 		t.Errorf("a disk in use was detached: %v", err)
 	}
 	held.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("attach after SIGINT: %v", err)
-	}
-	if want := rows[0].Block + " is in use"; !strings.Contains(first.String(), want) {
-		t.Errorf("attach doesn't say that %s: %s", want, first)
 	}
 	leftovers(t)
 
