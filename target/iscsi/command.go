@@ -166,6 +166,7 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 		copy(a.bhs[:], b)
 		return nil, a
 	}
+	k.Attr = attributes[k.req.Attr]
 	k.unit = c.sess.nexus.Lookup(target.Address(k.req.LUN))
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
 	read := k.req.ExpectedDataTransferLength
@@ -179,6 +180,13 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 	}
 	a.cmd = k
 	return k, a
+}
+
+// attributes are SAM's for those of RFC 7143 11.3.1; an untagged task is a simple
+// one.
+var attributes = [...]lun.TaskAttribute{
+	pdu.AttrUntagged: lun.Simple, pdu.AttrSimple: lun.Simple, pdu.AttrOrdered: lun.Ordered,
+	pdu.AttrHeadOfQueue: lun.HeadOfQueue, pdu.AttrACA: lun.ACA,
 }
 
 // submit lets a command come in its turn.

@@ -347,3 +347,45 @@ func FuzzSession(f *testing.F) {
 		l.rest(t)
 	})
 }
+
+// TestMemoryLimit begins more writes than there is memory for their data: those
+// beyond get BUSY, the others are done, and then there is room again.
+func TestMemoryLimit(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 8 << 20 })
+	r := dial(t, l.addr)
+	r.login("ImmediateData=No", "MaxBurstLength=1048576")
+	for range 2 {
+		const n = 16
+		for range n {
+			r.send(r.command(0xa0, 1<<20, write10(0, 2048)...).put(8, 0, unlimited), nil)
+		}
+		var asked []packet
+		busy := 0
+		for len(asked)+busy < n {
+			p, err := r.tryRecv(rawTimeout)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case p.op() == 0x31:
+				asked = append(asked, p)
+			case p.op() == 0x21 && p.bhs[3] == 0x08:
+				busy++
+			default:
+				t.Fatalf("got %v", p)
+			}
+		}
+		if len(asked) < 4 || len(asked) > 8 {
+			t.Errorf("%d writes of 1 MiB are under way in 8 MiB", len(asked))
+		}
+		if b := l.srv.Status().BufferBytes; b > 8<<20 {
+			t.Errorf("%d bytes of buffers", b)
+		}
+		for _, q := range asked {
+			for off, sn := uint32(0), uint32(0); off < 1<<20; off, sn = off+(1<<18), sn+1 {
+				r.send(r.dataOut(off == 3<<18, q.u32(16), q.u32(20), sn, off), make([]byte, 1<<18))
+			}
+			r.good()
+		}
+	}
+	r.alive()
+}
