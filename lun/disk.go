@@ -52,6 +52,9 @@ type DiskOptions struct {
 	Protectable bool
 	Protection  uint8
 
+	// Streams is how many permanent streams there are, 2 to 64. 0 is none.
+	Streams uint8
+
 	// Zones makes it a host-managed zoned disk. nil is one that isn't.
 	Zones *ZoneOptions
 
@@ -249,6 +252,9 @@ func (d *Disk) setOptions(o DiskOptions) error {
 	var err error
 	if o.PortGroups, err = checkPortGroups(o.PortGroups); err != nil {
 		return err
+	}
+	if o.Streams == 1 || o.Streams > maxStreams {
+		return fmt.Errorf("there can't be %d streams, but 2 to %d or none", o.Streams, maxStreams)
 	}
 	o.Protectable = o.Protectable || o.Protection > 0
 	if o.UnmapBy == 0 {

@@ -48,7 +48,7 @@ func (g guard) Extent(off, limit int64) (bool, int64, error) {
 var fuzzKinds = []lun.DiskOptions{
 	{Thin: true},
 	{BlockSize: 4096, Thin: true, WriteThrough: true},
-	{Removable: true, PhysicalExponent: 3},
+	{Removable: true, PhysicalExponent: 3, Streams: 5},
 	{ReadOnly: true},
 	{Thin: true, Protection: 1},
 	{Protection: 2, BlockSize: 4096},

@@ -120,9 +120,9 @@ func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
 // vpdPages lists the vital product data pages that a disk has.
 func (d *Disk) vpdPages() []byte {
 	if zoned(d) {
-		return []byte{0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2, 0xb6}
+		return []byte{0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2, 0xb6, 0xb7}
 	}
-	return []byte{0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2}
+	return []byte{0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2, 0xb7}
 }
 
 // vpd returns a vital product data page after its header.
@@ -147,6 +147,8 @@ func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
 		return d.characteristics(), true
 	case 0xb2:
 		return d.provisioning(), true
+	case 0xb7:
+		return d.limitsExtension(), true
 	case 0xb6:
 		return d.zonedCharacteristics(), true
 	}

@@ -1,6 +1,10 @@
 package lun
 
-import "encoding/hex"
+import (
+	"cmp"
+	"encoding/hex"
+	"slices"
+)
 
 var modeOps = []op{
 	{name: "MODE SENSE(6)", usage: "1a 08 ff ff ff 00", class: writes | standbyAccess, moves: allocates(4, 1), run: (*Disk).modeSense},
@@ -58,7 +62,7 @@ func newModePages(d *Disk) []*modePage {
 			v[5] |= 0x80
 		}
 	}
-	return []*modePage{
+	pages := []*modePage{
 		// Read-write error recovery: AWRE, ARRE.
 		newModePage(0x01, 0, "c0000000000000000000", "00000000000000000000"),
 		// Disconnect-reconnect.
@@ -72,6 +76,11 @@ func newModePages(d *Disk) []*modePage {
 		// Informational exceptions: DEXCPT.
 		newModePage(0x1c, 0, "08000000000000000000", "00000000000000000000"),
 	}
+	if streams(d) {
+		pages = append(pages, hintsPage(d.opt.Streams))
+	}
+	slices.SortFunc(pages, func(a, b *modePage) int { return cmp.Or(cmp.Compare(a.code, b.code), cmp.Compare(a.sub, b.sub)) })
+	return pages
 }
 
 func (d *Disk) page(code, sub byte) *modePage {
@@ -104,7 +113,7 @@ func (p *modePage) append(b []byte, control byte) []byte {
 	if p.sub == 0 {
 		b = append(b, 0x80|p.code, byte(len(p.current)))
 	} else {
-		b = append(b, 0xc0|p.code, p.sub, 0, byte(len(p.current)))
+		b = append(b, 0xc0|p.code, p.sub, byte(len(p.current)>>8), byte(len(p.current)))
 	}
 	return append(b, [][]byte{p.current, p.changeable, p.initial, p.saved}[control]...)
 }
@@ -113,7 +122,7 @@ func (p *modePage) append(b []byte, control byte) []byte {
 func (d *Disk) modeSense(_ *nexus, c *Command) Sense {
 	ten := c.CDB[0] == 0x5a
 	code, sub, control := c.CDB[2]&0x3f, c.CDB[3], c.CDB[2]>>6
-	if sub != 0 && sub != 0xff && (code != controlPage || sub != 1) {
+	if sub != 0 && sub != 0xff && code != 0x3f && d.page(code, sub) == nil {
 		return InvalidField(3, 7)
 	}
 	b := make([]byte, 4, 256)
@@ -143,6 +152,9 @@ func (d *Disk) modeSense(_ *nexus, c *Command) Sense {
 	found := false
 	d.mu.Lock()
 	for _, p := range d.pages {
+		if !ten && len(p.current) > 128 {
+			continue // there is no room for it in an answer of 255 bytes
+		}
 		if (code == 0x3f || code == p.code) && (sub == 0xff || sub == p.sub) {
 			b = p.append(b, control)
 			found = true
