@@ -8,7 +8,7 @@ SHELL   := /bin/bash
 GO      ?= go
 PKGS    := ./...
 # What lunlab and its tests run: the package that has it.
-PACKAGES := qemu-system-x86 qemu-utils qemu-block-extra fio libiscsi-bin sg3-utils kmod gcc libc6-dev
+PACKAGES := qemu-system-x86 qemu-utils qemu-block-extra fio libiscsi-bin open-iscsi iproute2 sg3-utils kmod gcc libc6-dev
 
 # A folder of kernels to test on beside the distribution's: NAME/bzImage and
 # NAME/modules. Tests run in their own folders, so the path is made absolute.
