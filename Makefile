@@ -7,8 +7,13 @@
 SHELL   := /bin/bash
 GO      ?= go
 PKGS    := ./...
-# What lunlab and its tests run: the package that has it.
-PACKAGES := qemu-system-x86 qemu-utils qemu-block-extra fio libiscsi-bin open-iscsi iproute2 sg3-utils kmod gcc libc6-dev
+# What lunlab and its tests run: a program or file of each package, and the package.
+NEEDS := qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils fio=fio iscsi-ls=libiscsi-bin iscsid=open-iscsi ip=iproute2 sg_inq=sg3-utils \
+	modprobe=kmod gcc=gcc /usr/include/stdio.h=libc6-dev /usr/lib/$(shell uname -m)-linux-gnu/qemu/block-iscsi.so=qemu-block-extra
+# What make bench runs beside lunlab.
+BENCH_NEEDS := tgtd=tgt istgt=istgt
+# One of these has to be known to apt, which ktest downloads a kernel by.
+KERNELS := linux-image-6.12-amd64 linux-image-amd64 linux-image-generic
 
 # A folder of kernels to test on beside the distribution's: NAME/bzImage and
 # NAME/modules. Tests run in their own folders, so the path is made absolute.
@@ -16,7 +21,8 @@ ifdef LUNLAB_KERNELS
 export LUNLAB_KERNELS := $(abspath $(LUNLAB_KERNELS))
 endif
 
-.PHONY: all build run test lint fuzz bench setup clean
+.PHONY: all build run test lint fuzz bench setup clean FORCE
+.NOTPARALLEL:
 
 all: build
 
@@ -43,22 +49,24 @@ FUZZTIME ?= 30s
 fuzz:
 	@set -e; for p in $$($(GO) list $(PKGS)); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p; \
+	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$p; \
 	  done; done
 
+bench: NEEDS += $(BENCH_NEEDS)
 bench: setup
 	$(GO) test -run '^$$' -bench . -benchmem $(PKGS)
 	$(GO) run ./test/bench $(BENCHARGS)
 
 setup:
 	@command -v $(GO) >/dev/null || { echo "lunlab needs Go: https://go.dev/dl"; exit 1; }
-	@missing=; for p in $(PACKAGES); do \
-	  dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null | grep -qx installed || missing="$$missing $$p"; done; \
-	if [ -z "$$missing" ]; then exit 0; fi; \
+	@export PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
+	for n in $(NEEDS); do [ -e "$${n%=*}" ] || command -v "$${n%=*}" >/dev/null || missing="$$missing $${n#*=}"; done; \
+	lists=; if command -v apt-cache >/dev/null && ! apt-cache policy $(KERNELS) 2>/dev/null | grep -q 'Candidate: [0-9]'; then lists=yes; fi; \
+	[ -n "$$missing$$lists" ] || exit 0; \
+	install="apt-get update$${missing:+ && apt-get install -y --no-install-recommends$$missing}"; \
 	if ! command -v apt-get >/dev/null; then echo "lunlab needs, in Debian's names:$$missing"; exit 1; fi; \
-	if [ "$$(id -u)" != 0 ]; then echo "Missing packages. Run: sudo apt-get update && sudo apt-get install -y --no-install-recommends$$missing"; exit 1; fi; \
-	echo "installing$$missing"; \
-	apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends$$missing
+	if [ "$$(id -u)" != 0 ]; then echo "Something is missing. Run: sudo sh -c '$$install'"; exit 1; fi; \
+	echo "$$install"; export DEBIAN_FRONTEND=noninteractive; eval "$$install" >&2
 
 clean:
 	rm -rf bin
