@@ -85,16 +85,27 @@ func serveStatus(srv *iscsi.Server, log *slog.Logger, socket, metrics string, po
 	return stop, nil
 }
 
-// listenUnix listens on a socket. One that a killed server left is replaced, one
-// that somebody answers on is not.
+// listenUnix listens on a socket. One that a killed server left is replaced; one
+// that somebody answers on is not, nor is a file of any other kind.
 func listenUnix(path string) (net.Listener, error) {
 	ln, err := net.Listen("unix", path)
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return ln, err
 	}
-	if c, dialErr := net.Dial("unix", path); dialErr == nil {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if fi.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s is there already, and is no socket; choose another one: --socket PATH", path)
+	}
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
 		c.Close()
 		return nil, fmt.Errorf("%s is in use by a running server; choose another one: --socket PATH", path)
+	case !errors.Is(err, syscall.ECONNREFUSED): // refused: nobody listens on it
+		return nil, fmt.Errorf("%s is there already, and may be in use; choose another one: --socket PATH (%w)", path, err)
 	}
 	if err := os.Remove(path); err != nil {
 		return nil, err
