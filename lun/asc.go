@@ -54,6 +54,7 @@ const (
 	ASCMediumFormatCorrupted             = 0x3100
 	ASCFormatFailed                      = 0x3101
 	ASCSanitizeFailed                    = 0x3103
+	ASCThinThresholdReached              = 0x3807
 	ASCSavingParametersNotSupported      = 0x3900
 	ASCMediumNotPresent                  = 0x3a00
 	ASCSelfTestFailed                    = 0x3e03

@@ -43,6 +43,11 @@ type DiskOptions struct {
 	// to be a [store.Sparse].
 	Thin bool
 
+	// SoftThreshold is how many bytes of the room of a thin disk's store, if that
+	// is limited (see [store.Pool]), are taken when every initiator is told so. 0
+	// is none. Initiators can change it.
+	SoftThreshold int64
+
 	// UnmapBy says by which commands a thin disk unmaps. 0 is all of them.
 	UnmapBy Unmapping
 
@@ -130,6 +135,7 @@ type Disk struct {
 
 	bad   badBlocks
 	zones *zones // nil unless zoned
+	pool  *pool  // nil unless the room is limited
 	count counters
 	born  time.Time
 
@@ -182,6 +188,7 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 			return nil, errors.New("lun: thin provisioning needs a store that can unmap")
 		}
 		d.sparse = sparse
+		d.pool = newPool(s)
 	}
 	d.nexuses.Store(&map[*Nexus]*nexus{})
 	d.groups = newPortGroups(d.opt.PortGroups)
@@ -257,6 +264,9 @@ func (d *Disk) setOptions(o DiskOptions) error {
 		return fmt.Errorf("there can't be %d streams, but 2 to %d or none", o.Streams, maxStreams)
 	}
 	o.Protectable = o.Protectable || o.Protection > 0
+	if o.SoftThreshold < 0 {
+		return fmt.Errorf("soft threshold %d is negative", o.SoftThreshold)
+	}
 	if o.UnmapBy == 0 {
 		o.UnmapBy = unmappings
 	}

@@ -50,7 +50,7 @@ var fuzzKinds = []lun.DiskOptions{
 	{BlockSize: 4096, Thin: true, WriteThrough: true},
 	{Removable: true, PhysicalExponent: 3, Streams: 5},
 	{ReadOnly: true},
-	{Thin: true, Protection: 1},
+	{Thin: true, Protection: 1, SoftThreshold: 4096},
 	{Protection: 2, BlockSize: 4096},
 	{PortGroups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}, ExplicitAccess: true},
 	{Zones: &lun.ZoneOptions{Size: 128, Conventional: 1, MaxOpen: 2}},
@@ -86,7 +86,7 @@ func FuzzExecute(f *testing.F) {
 	}
 	allowed := []lun.Status{lun.Good, lun.CheckCondition, lun.ConditionMet, lun.ReservationConflict}
 	f.Fuzz(func(t *testing.T, kind uint8, cdbs, data []byte, room uint16) {
-		s, err := mem.New(1 << 20)
+		s, err := mem.NewLimited(1<<20, 768<<10)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -113,37 +113,41 @@ func binaryList(code uint16, v ...byte) logParameter { return logParameter{code,
 type logPage struct {
 	page, sub byte
 	make      func(d *Disk) []logParameter
+	when      func(d *Disk) bool // nil is always
 }
+
+func (p logPage) of(d *Disk) bool { return p.when == nil || p.when(d) }
 
 // logPages lists the log pages in ascending order.
 var logPages = slices.Concat([]logPage{
-	{0x02, 0, func(d *Disk) []logParameter {
+	{page: 0x02, make: func(d *Disk) []logParameter {
 		return errorCounters(d.count.writeErrors.Load(), d.count.all.blocksWritten.Load()*d.blockSize)
 	}},
-	{0x03, 0, func(d *Disk) []logParameter {
+	{page: 0x03, make: func(d *Disk) []logParameter {
 		return errorCounters(d.count.readErrors.Load(), d.count.all.blocksRead.Load()*d.blockSize)
 	}},
-	{0x05, 0, func(d *Disk) []logParameter {
+	{page: 0x05, make: func(d *Disk) []logParameter {
 		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize)
 	}},
-	{0x0d, 0, func(*Disk) []logParameter { // temperature, reference temperature, degrees Celsius
+	{page: 0x0c, make: (*Disk).poolLog, when: pooled},
+	{page: 0x0d, make: func(*Disk) []logParameter { // temperature, reference temperature, degrees Celsius
 		return []logParameter{binaryList(0, 0, temperature), binaryList(1, 0, 65)}
 	}},
-	{0x0e, 0, (*Disk).startStopLog},
-	{0x10, 0, (*Disk).selfTestLog},
-	{0x15, 0, (*Disk).backgroundScanLog},
-	{0x19, 0, func(d *Disk) []logParameter {
+	{page: 0x0e, make: (*Disk).startStopLog},
+	{page: 0x10, make: (*Disk).selfTestLog},
+	{page: 0x15, make: (*Disk).backgroundScanLog},
+	{page: 0x19, make: func(d *Disk) []logParameter {
 		// Idle time isn't counted; the interval that it would be in is 50 x 10^-3 s.
 		return append(d.count.all.parameter(), binaryList(2, make([]byte, 8)...), binaryList(3, 0, 0, 0, 3, 0, 0, 0, 50))
 	}},
 }, groupPages(), []logPage{
-	{0x2f, 0, func(*Disk) []logParameter { return []logParameter{binaryList(0, 0, 0, temperature)} }},
+	{page: 0x2f, make: func(*Disk) []logParameter { return []logParameter{binaryList(0, 0, 0, temperature)} }},
 })
 
 // groupPages are the group statistics, one page a group.
 func groupPages() (pages []logPage) {
 	for g := byte(1); g < groupCount; g++ {
-		pages = append(pages, logPage{0x19, g, func(d *Disk) []logParameter { return d.count.groups[g].parameter() }})
+		pages = append(pages, logPage{page: 0x19, sub: g, make: func(d *Disk) []logParameter { return d.count.groups[g].parameter() }})
 	}
 	return pages
 }
@@ -200,7 +204,7 @@ func (d *Disk) logSense(_ *nexus, c *Command) Sense {
 	b := []byte{page, sub, 0, 0}
 	switch {
 	case page == 0 && (sub == 0 || sub == 0xff):
-		b = appendPageList(b, sub == 0xff)
+		b = d.appendPageList(b, sub == 0xff)
 		if pointer != 0 {
 			return InvalidField(5, 7)
 		}
@@ -232,7 +236,7 @@ func (d *Disk) logSense(_ *nexus, c *Command) Sense {
 func (d *Disk) logPage(page, sub byte) ([]logParameter, Sense) {
 	s := InvalidField(2, 5)
 	for _, p := range logPages {
-		if p.page == page {
+		if p.page == page && p.of(d) {
 			if p.sub == sub {
 				return p.make(d), Sense{}
 			}
@@ -242,13 +246,16 @@ func (d *Disk) logPage(page, sub byte) ([]logParameter, Sense) {
 	return nil, s
 }
 
-func appendPageList(b []byte, subpages bool) []byte {
+func (d *Disk) appendPageList(b []byte, subpages bool) []byte {
 	if subpages {
 		b = append(b, 0, 0, 0, 0xff)
 	} else {
 		b = append(b, 0)
 	}
 	for _, p := range logPages {
+		if !p.of(d) {
+			continue
+		}
 		if subpages {
 			b = append(b, p.page, p.sub)
 		} else if p.sub == 0 {

@@ -62,9 +62,15 @@ func newModePages(d *Disk) []*modePage {
 			v[5] |= 0x80
 		}
 	}
+	// Read-write error recovery: AWRE, ARRE.
+	recovery := newModePage(recoveryPage, 0, "c0000000000000000000", "00000000000000000000")
+	if pooled(d) {
+		for _, v := range [][]byte{recovery.initial, recovery.current, recovery.saved, recovery.changeable} {
+			v[recoveryFlags] |= 0x80 // LBPERE
+		}
+	}
 	pages := []*modePage{
-		// Read-write error recovery: AWRE, ARRE.
-		newModePage(0x01, 0, "c0000000000000000000", "00000000000000000000"),
+		recovery,
 		// Disconnect-reconnect.
 		newModePage(0x02, 0, "0000000000000000000000000000", "0000000000000000000000000000"),
 		caching,
@@ -75,6 +81,9 @@ func newModePages(d *Disk) []*modePage {
 		newModePage(0x1a, 0, "0000000000000000000000000000000000000000000000000000000000000000000000000000", "0000000000000000000000000000000000000000000000000000000000000000000000000000"),
 		// Informational exceptions: DEXCPT.
 		newModePage(0x1c, 0, "08000000000000000000", "00000000000000000000"),
+	}
+	if pooled(d) {
+		pages = append(pages, poolPage(d.opt.SoftThreshold))
 	}
 	if streams(d) {
 		pages = append(pages, hintsPage(d.opt.Streams))
@@ -99,6 +108,7 @@ func (d *Disk) applyModes() {
 	control := d.page(controlPage, 0).current
 	d.descriptorSense.Store(control[controlSense]&4 != 0)
 	d.softProtect.Store(control[controlProtect]&8 != 0)
+	d.applyPool()
 }
 
 // header returns the size of the page's header.

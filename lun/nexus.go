@@ -16,8 +16,15 @@ type nexus struct {
 	access  atomic.Uint32 // its AccessState
 
 	// Under Disk.mu.
-	attentions []uint16 // additional sense codes, next first
-	prevents   bool     // it has prevented medium removal
+	attentions []attention // next first
+	prevents   bool        // it has prevented medium removal
+}
+
+// attention is a unit attention condition: an additional sense code, and what is
+// in the INFORMATION field unless that is 0.
+type attention struct {
+	code uint16
+	info uint64
 }
 
 // identity is how reservations know a nexus, and know it again after a
@@ -62,12 +69,14 @@ func (n *nexus) denied(c class) bool { return n.deny.Load()&uint32(c) != 0 }
 
 // attend establishes a unit attention condition. A reset leaves nothing to tell
 // of what was before, and comes first (SAM-5 5.14.2). Disk.mu is held.
-func (n *nexus) attend(code uint16) {
+func (n *nexus) attend(code uint16) { n.attendTo(attention{code: code}) }
+
+func (n *nexus) attendTo(a attention) {
 	switch {
-	case code>>8 == 0x29:
-		n.attentions = append(n.attentions[:0], code)
-	case !slices.Contains(n.attentions, code):
-		n.attentions = append(n.attentions, code)
+	case a.code>>8 == 0x29:
+		n.attentions = append(n.attentions[:0], a)
+	case !slices.Contains(n.attentions, a):
+		n.attentions = append(n.attentions, a)
 	}
 	n.pending.Store(true)
 }
@@ -79,10 +88,10 @@ func (d *Disk) takeAttention(n *nexus) Sense {
 	if len(n.attentions) == 0 {
 		return Sense{}
 	}
-	code := n.attentions[0]
+	a := n.attentions[0]
 	n.attentions = slices.Delete(n.attentions, 0, 1)
 	n.pending.Store(len(n.attentions) > 0)
-	return Sense{Key: UnitAttention, Code: code}
+	return Sense{Key: UnitAttention, Code: a.code, Info: a.info, HasInfo: a.info != 0}
 }
 
 // attendOthers establishes a unit attention for every nexus but one, which may

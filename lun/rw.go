@@ -271,6 +271,7 @@ const worthGathering = 16 << 10
 // settle makes the n blocks at lba that were written durable if the flags or the
 // lack of a write cache want it so.
 func (d *Disk) settle(flags byte, lba, n uint64) Sense {
+	d.poolChanged()
 	if flags&fuaBits != 0 || !d.writeBack.Load() {
 		return d.flushBlocks(lba, n)
 	}

@@ -69,6 +69,16 @@ type RangeSyncer interface {
 	SyncRange(off, n int64) error
 }
 
+// Pool is a Store that may have less room than its size.
+type Pool interface {
+	// Used returns how many bytes of room are taken.
+	Used() int64
+
+	// Limit returns the most that Used can be, 0 if there is no limit. It doesn't
+	// change.
+	Limit() int64
+}
+
 // Waiter is a Store that knows whether its calls may sleep. One that isn't a
 // Waiter is taken to do so.
 type Waiter interface {
