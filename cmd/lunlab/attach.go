@@ -8,11 +8,10 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -56,7 +55,7 @@ back what it has cached. A second one fails the commands that are in flight. The
 exit status is 0 if all that was attached is detached, 2 for any error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return attach(&o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return attach(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
@@ -91,7 +90,8 @@ func (o *attachOptions) config() (*lab.Config, error) {
 	}}}, nil
 }
 
-func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
+// attach attaches until ctx ends, and then detaches.
+func attach(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) (err error) {
 	cfg, err := o.config()
 	if err != nil {
 		return err
@@ -103,13 +103,12 @@ func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
 			}
 		}
 	}
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), attachTime, fmt.Errorf("not attached within %v", attachTime))
+	later, stopSignals := laterSignals(ctx)
+	defer stopSignals()
+	soon, cancel := context.WithTimeoutCause(ctx, attachTime, fmt.Errorf("not attached within %v", attachTime))
 	defer cancel()
 
-	if err := tcmu.Prepare(ctx, tcmu.Options{}); err != nil {
+	if err := tcmu.Prepare(soon, tcmu.Options{}); err != nil {
 		return err
 	}
 	engine, err := tcmu.Open(tcmu.Options{})
@@ -117,7 +116,7 @@ func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	if err := cleanup(ctx, engine, cfg, o.cleanup, stdout, stderr); err != nil || o.cleanup {
+	if err := cleanup(soon, engine, cfg, o.cleanup, stdout, stderr); err != nil || o.cleanup {
 		return err
 	}
 	units, err := cfg.Build(nil) // each LUN has one nexus, so none can take another's away
@@ -130,39 +129,18 @@ func attach(o *attachOptions, stdout, stderr io.Writer) (err error) {
 	if len(units.LUNs) > 8 {
 		a.ringMB = 1 // a ring takes up kernel memory, 8 MiB if nothing is said
 	}
-	defer func() { err = errors.Join(err, a.detach(signals, stderr)) }()
-	ctx, stop := interruptible(ctx, signals)
-	err = a.attach(ctx, units)
-	stop()
-	if err != nil {
+	defer func() { err = errors.Join(err, a.detach(ctx, later, stderr)) }()
+	if err := a.attach(soon, units); err != nil {
 		return err
 	}
 	if err := a.print(stdout, o.json); err != nil {
 		return err
 	}
 	select {
-	case <-signals:
+	case <-ctx.Done():
 		return nil
 	case err := <-a.failed:
 		return err
-	}
-}
-
-// interruptible returns a context that a signal ends, until stop is called.
-func interruptible(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case s := <-signals:
-			cancel(fmt.Errorf("ended by %v", s))
-		case <-done:
-		}
-	}()
-	return ctx, func() {
-		close(done)
-		<-ended
 	}
 }
 
@@ -208,6 +186,7 @@ type attachment struct {
 	ringMB  uint32
 	failed  chan error
 	stop    chan struct{}
+	watches sync.WaitGroup
 }
 
 // attachedRow is a line of the table that attach prints.
@@ -243,7 +222,7 @@ func (a *attachment) attach(ctx context.Context, units *lab.Lab) error {
 	}
 	a.failed, a.stop = make(chan error, 1), make(chan struct{})
 	for _, d := range a.devices {
-		go func() {
+		a.watches.Go(func() {
 			select {
 			case <-d.Done():
 				select {
@@ -252,7 +231,7 @@ func (a *attachment) attach(ctx context.Context, units *lab.Lab) error {
 				}
 			case <-a.stop:
 			}
-		}()
+		})
 	}
 	return nil
 }
@@ -320,17 +299,19 @@ func sizeText(n uint64) string {
 }
 
 // detach takes everything off the kernel again. Commands that don't end by
-// themselves are failed, after a while or at a signal.
-func (a *attachment) detach(signals <-chan os.Signal, stderr io.Writer) error {
+// themselves are failed, after a while or at a signal: one that ends ctx, or a
+// later one.
+func (a *attachment) detach(ctx context.Context, later <-chan os.Signal, stderr io.Writer) error {
 	if a.stop != nil {
 		close(a.stop)
 	}
-	ctx, end := detachContext(signals)
-	a.waitUnused(ctx, stderr)
+	a.watches.Wait()
+	step, end := detachContext(ctx, later)
+	a.waitUnused(step, stderr)
 	end()
-	ctx, end = detachContext(signals)
-	err := a.remove(ctx)
-	gaveUp := ctx.Err() != nil
+	step, end = detachContext(ctx, later)
+	err := a.remove(step)
+	gaveUp := step.Err() != nil
 	end()
 	if err == nil || !gaveUp {
 		return err
@@ -339,20 +320,35 @@ func (a *attachment) detach(signals <-chan os.Signal, stderr io.Writer) error {
 	for _, d := range a.devices {
 		d.Offline()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), detachTime)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTime)
 	defer cancel()
-	if err := a.remove(ctx); err != nil {
+	if err := a.remove(last); err != nil {
 		return fmt.Errorf("%w; `lunlab attach --cleanup` removes what is left", err)
 	}
 	return nil
 }
 
-// detachContext ends after detachTime, or with a signal.
-func detachContext(signals <-chan os.Signal) (_ context.Context, end func()) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), detachTime, fmt.Errorf("not over within %v", detachTime))
-	ctx, stop := interruptible(ctx, signals)
+// detachContext ends after detachTime, or with the next signal. That ends ctx if
+// it is the first.
+func detachContext(ctx context.Context, later <-chan os.Signal) (_ context.Context, end func()) {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, detachTime, fmt.Errorf("not over within %v", detachTime))
+	ctx, interrupt := context.WithCancelCause(ctx)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case s := <-later:
+			interrupt(fmt.Errorf("ended by %v", s))
+		case <-done:
+		}
+	}()
 	return ctx, func() {
-		stop()
+		close(done)
+		<-ended
+		interrupt(nil)
 		cancel()
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,7 +51,9 @@ The first Ctrl-C asks initiators to log out and finishes what is in flight; a
 second one ends at once. The exit status is 0 if all was finished, 2 for any
 error. "lunlab status" shows what a running one is doing.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(&o, cmd.OutOrStdout(), cmd.ErrOrStderr()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return serve(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.file, "file", "f", "", "`lab.yaml` that says what to serve (lunlab example prints one)")
@@ -71,7 +73,10 @@ func (o *serveOptions) config() (*lab.Config, error) {
 	return defaultLab(o.name), nil
 }
 
-func serve(o *serveOptions, stdout, stderr io.Writer) (err error) {
+// serve serves until ctx ends, and then a while longer.
+func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err error) {
+	later, stopSignals := laterSignals(ctx)
+	defer stopSignals()
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
@@ -110,33 +115,34 @@ func serve(o *serveOptions, stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer stop()
-	// From here on a signal ends it in order.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
 	fmt.Fprint(stdout, served.greeting(lns))
 
 	failed := make(chan error, len(lns))
+	var serving sync.WaitGroup
 	for _, ln := range lns {
-		go func() { failed <- srv.Serve(ln) }()
+		serving.Go(func() { failed <- srv.Serve(ln) })
 	}
+	defer func() {
+		srv.Close()
+		serving.Wait()
+	}()
 	select {
 	case err := <-failed:
 		return err
-	case <-signals:
+	case <-ctx.Done():
 	}
 	fmt.Fprintln(stdout, "ending: initiators are asked to log out (Ctrl-C again to end at once)")
-	ctx, cancel := context.WithTimeout(context.Background(), graceTime)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Shutdown(ctx) }()
+	go func() { ended <- srv.Shutdown(grace) }()
 	select {
 	case err := <-ended:
 		if err != nil {
 			return fmt.Errorf("commands were still in flight after %v, and were aborted", graceTime)
 		}
 		return nil
-	case <-signals:
+	case <-later:
 		fmt.Fprintln(stderr, "lunlab: ended at once, perhaps with commands in flight")
 		os.Exit(2)
 		return nil
