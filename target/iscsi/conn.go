@@ -137,6 +137,9 @@ func (c *conn) leaveSession(err error) {
 		}
 	}
 	x.mu.Unlock()
+	if !keep {
+		c.out.release()
+	}
 	if last {
 		x.close(reasonOf(err))
 		return

@@ -354,9 +354,7 @@ func (l *login) complete(p *pdu.LoginRequest) error {
 		return err
 	}
 	c.digests = digests{c.params.HeaderDigest, c.params.DataDigest}
-	c.out.digests = c.digests
-	c.out.keep = c.sess.params.ErrorRecoveryLevel > 0
-	c.out.recoverable = c.sess.params.ErrorRecoveryLevel > 1
+	c.out.begin(c.digests, c.sess.params.ErrorRecoveryLevel)
 	return nil
 }
 

@@ -60,6 +60,14 @@ func (o *output) init(nc net.Conn, stamp func([]byte)) {
 	o.room.L = &o.mu
 }
 
+// begin starts full feature phase, with what was negotiated for it.
+func (o *output) begin(d digests, errorRecoveryLevel uint32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.digests = d
+	o.keep, o.recoverable = errorRecoveryLevel > 0, errorRecoveryLevel > 1
+}
+
 // commit numbers the PDUs in buf.b[off:end] and queues them. The queue takes a
 // hold of its own.
 func (o *output) commit(buf *buffer, off, end int) {
