@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"lunlab/lun"
@@ -18,14 +19,33 @@ import (
 // were killed, with the LUNs that refer to them and the hosts that are empty
 // then; also the named hosts, if they are empty. It leaves alone what a living
 // process serves, and what others made. It returns the paths in configfs that
-// it removed.
+// it removed, also beside an error.
 //
-// Commands that are stuck in such a device fail.
+// Commands that are stuck in such a device fail. A removal that waits for 5 s is
+// taken for one that waits for a killed process: the kernel is then told to end
+// all its waits for answers of TCMU daemons, those of other programs too, whose
+// requests at that moment fail.
 func (e *Engine) Cleanup(ctx context.Context, hosts ...string) (removed []string, err error) {
+	// What goes on after ctx is done adds to it still.
+	var (
+		mu       sync.Mutex
+		gone     []string
+		resetErr error
+	)
+	note := func(paths ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		gone = append(gone, paths...)
+	}
 	err = e.step(ctx, "clean up", func() error {
 		// A process that was killed while the kernel waited for its answer
 		// stays in the kernel, with a folder locked, until it is given one.
-		stuck := time.AfterFunc(5*time.Second, func() { e.resetNetlink() })
+		stuck := time.AfterFunc(stuckTime, func() {
+			err := e.resetNetlink()
+			mu.Lock()
+			defer mu.Unlock()
+			resetErr = errors.Join(resetErr, err)
+		})
 		defer stuck.Stop()
 		devices, err := e.coreDevices()
 		if errors.Is(err, os.ErrNotExist) {
@@ -34,22 +54,27 @@ func (e *Engine) Cleanup(ctx context.Context, hosts ...string) (removed []string
 			return err
 		}
 		for _, name := range devices {
-			stuck.Reset(5 * time.Second)
+			stuck.Reset(stuckTime)
 			r, rerr := e.removeStale(ctx, name)
-			removed = append(removed, r...)
+			note(r...)
 			err = errors.Join(err, rerr)
 		}
 		for _, wwn := range hosts {
 			ok, rerr := e.removeEmptyHost(ctx, wwn)
 			if ok {
-				removed = append(removed, e.loopback(wwn))
+				note(e.loopback(wwn))
 			}
 			err = errors.Join(err, rerr)
 		}
 		return err
 	})
-	return removed, err
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(gone), errors.Join(err, resetErr)
 }
+
+// stuckTime is how long a removal takes that is stuck.
+const stuckTime = 5 * time.Second
 
 // removeStale removes the device core/NAME if it is ours and nobody serves it.
 func (e *Engine) removeStale(ctx context.Context, name string) (removed []string, err error) {

@@ -102,6 +102,11 @@ type Device struct {
 	uio  *uio
 	gate *gate
 
+	// removing has room for the one caller that removes the device. It owns uio,
+	// when the ring isn't served any more, and removed.
+	removing chan struct{}
+	removed  bool
+
 	closing atomic.Bool
 	stopped chan struct{} // closed when nothing serves the ring any more
 	done    chan struct{} // closed with err set
@@ -170,8 +175,9 @@ func (e *Engine) device(cfg Config, unit lun.Unit) *Device {
 	}
 	return &Device{
 		e: e, cfg: cfg, gate: &gate{Unit: unit},
-		dir:     e.core(fmt.Sprintf("user_%d", cfg.HBA), cfg.Name),
-		stopped: make(chan struct{}), done: make(chan struct{}),
+		dir:      e.core(fmt.Sprintf("user_%d", cfg.HBA), cfg.Name),
+		removing: make(chan struct{}, 1),
+		stopped:  make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
@@ -259,15 +265,12 @@ func (d *Device) open(ctx context.Context, reset int) error {
 	if err != nil {
 		return err
 	}
-	var u *uio
-	if err := d.e.step(ctx, "open the ring of device "+d.cfg.Name, func() (err error) {
-		u, err = d.e.sys.openUIO(path, size)
-		if isErrno(err, syscall.EBUSY) {
-			return fmt.Errorf("%s %w", d.dir, ErrInUse)
-		}
-		return err
-	}); err != nil {
-		return err
+	u, err := boundedValue(ctx, func() (*uio, error) { return d.e.sys.openUIO(path, size) }, func(u *uio) { u.close() })
+	if isErrno(err, syscall.EBUSY) {
+		err = fmt.Errorf("%s %w", d.dir, ErrInUse)
+	}
+	if err != nil {
+		return fmt.Errorf("tcmu: open the ring of device %s: %w", d.cfg.Name, err)
 	}
 	fail := func(err error) error {
 		return errors.Join(err, u.close())
@@ -390,8 +393,8 @@ func (d *Device) Stats() Stats {
 }
 
 // Done is closed when the ring is broken or the kernel removed the device,
-// never by Close. Err then says why. Until it is closed, the device answers
-// every command with NOT READY.
+// never by Close. Err then says why. From then on the device answers every
+// command with NOT READY, until Close.
 func (d *Device) Done() <-chan struct{} { return d.done }
 
 // Err returns nil until Done is closed.
@@ -411,10 +414,19 @@ func (d *Device) Offline() {
 }
 
 // Close removes the device from the kernel. It fails, and the device goes on, if
-// a LUN still refers to it.
+// a LUN still refers to it. Once it has succeeded it does nothing.
 func (d *Device) Close(ctx context.Context) error { return d.remove(ctx) }
 
 func (d *Device) remove(ctx context.Context) error {
+	select {
+	case d.removing <- struct{}{}:
+		defer func() { <-d.removing }()
+	case <-ctx.Done():
+		return fmt.Errorf("tcmu: remove device %s: %w", d.cfg.Name, context.Cause(ctx))
+	}
+	if d.removed {
+		return nil // and the name may be another device's
+	}
 	d.closing.Store(true)
 	err := d.e.step(ctx, "remove device "+d.cfg.Name, func() error { return d.e.sys.rmdir(d.dir) })
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -436,6 +448,7 @@ func (d *Device) remove(ctx context.Context) error {
 		}
 		d.uio = nil
 	}
+	d.removed = true
 	d.e.disclaim(d)
 	return nil
 }

@@ -288,3 +288,99 @@ func TestContextEnds(t *testing.T) {
 		t.Errorf("error %v, want a deadline", err)
 	}
 }
+
+// slowSystem holds some calls until they are released.
+type slowSystem struct {
+	*fakeSystem
+	path    string // rmdir of it, and every openUIO if it is empty, is held
+	release chan struct{}
+}
+
+func (s *slowSystem) openUIO(path string, size int) (*uio, error) {
+	if s.path == "" {
+		<-s.release
+	}
+	return s.fakeSystem.openUIO(path, size)
+}
+
+func (s *slowSystem) rmdir(path string) error {
+	if s.path == path {
+		<-s.release
+	}
+	return s.fakeSystem.rmdir(path)
+}
+
+// TestOpenedLate opens a ring when it isn't waited for any more.
+func TestOpenedLate(t *testing.T) {
+	e, s, _ := fakeEngine(t)
+	slow := &slowSystem{fakeSystem: s, release: make(chan struct{})}
+	e.sys = slow
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := e.Create(ctx, Config{Name: "t0", Size: 512}, idle()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want a deadline", err)
+	}
+	close(slow.release)
+	closed := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.closed) == 1 && s.closed[0] == 1
+	}
+	for end := time.Now().Add(10 * time.Second); !closed(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the ring was opened late and stays open")
+		}
+	}
+}
+
+// TestCleanupEnds removes something when that isn't waited for any more.
+func TestCleanupEnds(t *testing.T) {
+	e, s, _ := fakeEngine(t)
+	dead, err := makeAll(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(s.inUse) // its process dies
+	dead.dev.ring.stop()
+	host := fakeLoop + "/naa.5001405000000101"
+	slow := &slowSystem{fakeSystem: s, path: host + "/tpgt_1", release: make(chan struct{})}
+	e2 := newEngine(e.opts, slow)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	removed, err := e2.Cleanup(ctx)
+	close(slow.release)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("removed %v, error %v; want a deadline", removed, err)
+	}
+}
+
+func TestClosedByMany(t *testing.T) {
+	e, s, _ := fakeEngine(t)
+	d, err := e.Create(t.Context(), Config{Name: "t0", Size: 512}, idle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := d.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(s.closed) != 1 || s.closed[0] != 1 {
+		t.Errorf("mappings closed %v times, want one, once", s.closed)
+	}
+	// Another one of that name is not the closed one's to remove.
+	d2, err := e.Create(t.Context(), Config{Name: "t0", Size: 512}, idle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(t.Context()); err != nil || !s.isDir(d2.Path()) {
+		t.Errorf("closed again: %v; the other is there: %v", err, s.isDir(d2.Path()))
+	}
+	if err := d2.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

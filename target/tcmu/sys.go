@@ -136,23 +136,44 @@ func (osSystem) lock(dir string) (unlock func()) {
 // bounded runs f, which may wait in the kernel for as long as a command does,
 // and gives up waiting for it when ctx is done. f then goes on by itself.
 func bounded(ctx context.Context, f func() error) error {
+	_, err := boundedValue(ctx, func() (struct{}, error) { return struct{}{}, f() }, nil)
+	return err
+}
+
+// boundedValue is bounded for an f that makes something. What it makes when it
+// isn't waited for any more goes to late.
+func boundedValue[T any](ctx context.Context, f func() (T, error), late func(T)) (v T, err error) {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return v, context.Cause(ctx)
 	}
-	done := make(chan error, 1)
-	go func() { done <- f() }()
+	type result struct {
+		v   T
+		err error
+	}
+	done, gaveUp := make(chan result), make(chan struct{})
+	go func() {
+		v, err := f()
+		select {
+		case done <- result{v, err}:
+		case <-gaveUp:
+			if err == nil && late != nil {
+				late(v)
+			}
+		}
+	}()
 	select {
-	case err := <-done:
-		return err
+	case r := <-done:
+		return r.v, r.err
 	case <-ctx.Done():
 	}
 	// Most steps are short: one that is over can be taken back, and one that
 	// still goes on can't.
 	select {
-	case err := <-done:
-		return err
+	case r := <-done:
+		return r.v, r.err
 	case <-time.After(500 * time.Millisecond):
-		return fmt.Errorf("the kernel is still at it: %w", context.Cause(ctx))
+		close(gaveUp)
+		return v, fmt.Errorf("the kernel is still at it: %w", context.Cause(ctx))
 	}
 }
 

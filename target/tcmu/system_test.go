@@ -24,6 +24,7 @@ type fakeSystem struct {
 	failAt int // the call that fails; 0 for none
 	failed string
 	inUse  map[string]bool // UIO devices that a living process has open
+	closed []int           // of each that was opened, how often it was closed
 	uios   int
 	hosts  int
 }
@@ -269,10 +270,13 @@ func (s *fakeSystem) openUIO(path string, size int) (*uio, error) {
 		s.t.Errorf("open of %s with size %#x", path, size)
 	}
 	p := newProducer(s.t, 4096, 4)
+	n := len(s.closed)
+	s.closed = append(s.closed, 0)
 	return &uio{bell: p.bell, mem: p.mem, close: func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.inUse, path)
+		s.closed[n]++
 		return nil
 	}}, nil
 }
