@@ -311,7 +311,7 @@ func (c *conn) request(h pdu.Header, b []byte, hlen int) error {
 	case pdu.OpSNACKRequest:
 		c.snack(b[:pdu.BHSLen])
 	case pdu.OpLoginRequest:
-		// Not after the login (RFC 7143 7.? and 11.12).
+		// Not after the login (RFC 7143 11.12).
 		c.reject(pdu.ReasonProtocolError, b[:pdu.BHSLen])
 	default:
 		c.reject(pdu.ReasonNotSupported, b[:pdu.BHSLen])
