@@ -187,10 +187,14 @@ func (e *Engine) claim(d *Device) error {
 	if e.devices[d.cfg.key()] != nil {
 		return fmt.Errorf("tcmu: device %s %w", d.dir, ErrExists)
 	}
-	e.devices[d.cfg.key()] = d
 	if e.events != nil {
+		// The kernel would wait for an answer in vain.
+		if err := e.events.failed(); err != nil {
+			return fmt.Errorf("tcmu: device %s: %w", d.dir, err)
+		}
 		e.events.add(d.cfg.key(), d.cfg.Reconfigure)
 	}
+	e.devices[d.cfg.key()] = d
 	return nil
 }
 

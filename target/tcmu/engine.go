@@ -54,6 +54,7 @@ type notifier interface {
 	add(device string, change func(Reconfig) error)
 	remove(device string)
 	setReplies(on bool) error
+	failed() error
 	close() error
 }
 

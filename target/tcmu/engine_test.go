@@ -3,15 +3,16 @@ package tcmu
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"lunlab/lun"
-
 	"github.com/google/go-cmp/cmp"
+
+	"lunlab/lun"
 )
 
 // fakeEvents notes which devices are answered for.
@@ -20,6 +21,7 @@ type fakeEvents struct {
 	devices map[string]bool
 	replies []bool
 	closed  bool
+	failure error
 }
 
 func (f *fakeEvents) add(d string, _ func(Reconfig) error) {
@@ -34,6 +36,7 @@ func (f *fakeEvents) remove(d string) {
 	delete(f.devices, d)
 }
 
+func (f *fakeEvents) failed() error            { return f.failure }
 func (f *fakeEvents) setReplies(on bool) error { f.replies = append(f.replies, on); return nil }
 func (f *fakeEvents) close() error             { f.closed = true; return nil }
 
@@ -135,7 +138,7 @@ func TestSteps(t *testing.T) {
 // was, what was made before is taken back.
 func TestEveryStepMayFail(t *testing.T) {
 	// These tell of what may well be missing, or only tidy up.
-	harmless := []string{"/scsi_generic", "write " + fakeParams, "/pgr_support", "/alua_support", "rmdir "}
+	harmless := []string{"/scsi_generic", "/pgr_support", "/alua_support", "rmdir "}
 	for n := 1; ; n++ {
 		e, s, ev := fakeEngine(t)
 		before := s.snapshot()
@@ -381,6 +384,55 @@ func TestClosedByMany(t *testing.T) {
 		t.Errorf("closed again: %v; the other is there: %v", err, s.isDir(d2.Path()))
 	}
 	if err := d2.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOtherLimits has another process change tcm_loop's parameters while a host
+// is made.
+func TestOtherLimits(t *testing.T) {
+	for _, p := range []string{"nr_hw_queues", "can_queue", "cmd_per_lun"} {
+		e, s, _ := fakeEngine(t)
+		e.sys = &meddlingSystem{s, p}
+		before := s.snapshot()
+		_, err := e.CreateLoop(t.Context(), LoopConfig{WWN: "naa.5001405000000101", HWQueues: 2, CanQueue: 64, CmdPerLUN: 32})
+		if err == nil || !strings.Contains(err.Error(), "the host has "+p+" 77 and not") {
+			t.Errorf("%s: error %v", p, err)
+		}
+		if diff := cmp.Diff(before, s.snapshot()); diff != "" {
+			t.Errorf("%s: left behind: %s", p, diff)
+		}
+	}
+}
+
+// meddlingSystem makes hosts with one parameter changed.
+type meddlingSystem struct {
+	*fakeSystem
+	param string
+}
+
+func (s *meddlingSystem) mkdir(path string) error {
+	if filepath.Dir(path) == fakeLoop {
+		if err := s.write(fakeParams+s.param, "77"); err != nil {
+			return err
+		}
+	}
+	return s.fakeSystem.mkdir(path)
+}
+
+// TestEventsFail makes no device when nobody hears the kernel's events.
+func TestEventsFail(t *testing.T) {
+	e, s, ev := fakeEngine(t)
+	ev.failure = syscall.ENOMEM
+	if _, err := e.Create(t.Context(), Config{Name: "t0", Size: 512}, idle()); !errors.Is(err, syscall.ENOMEM) || s.calls > 0 {
+		t.Errorf("error %v, %d calls to the kernel; want ENOMEM and none", err, s.calls)
+	}
+	ev.failure = nil
+	d, err := e.Create(t.Context(), Config{Name: "t0", Size: 512}, idle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -91,16 +91,17 @@ func (e *Engine) CreateLoop(ctx context.Context, cfg LoopConfig) (_ *Loop, err e
 		return nil, err
 	}
 	l := &Loop{e: e, cfg: cfg, disks: make(map[int]*Disk)}
-	if err := l.makeHost(ctx); err != nil {
-		return nil, err
-	}
+	made := false
 	defer func() {
-		if err != nil {
+		if err != nil && made {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 			defer cancel()
 			err = errors.Join(err, l.Close(undo))
 		}
 	}()
+	if made, err = l.makeHost(ctx); err != nil {
+		return nil, err
+	}
 	if err := e.step(ctx, "make the target port group", func() error { return e.sys.mkdir(l.tpg()) }); err != nil {
 		return nil, err
 	}
@@ -117,14 +118,34 @@ func (e *Engine) CreateLoop(ctx context.Context, cfg LoopConfig) (_ *Loop, err e
 	if l.limits, err = l.readLimits(); err != nil {
 		return nil, err
 	}
-	if got := l.limits.CanQueue; cfg.CanQueue != 0 && got != cfg.CanQueue {
-		return nil, fmt.Errorf("tcm_loop: the host has can_queue %d and not %d: does another process set tcm_loop's parameters?", got, cfg.CanQueue)
+	if err := l.checkLimits(); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
 
+// checkLimits tells whether the host has the limits that were asked for, as far
+// as the kernel doesn't lower them by itself.
+func (l *Loop) checkLimits() error {
+	got, want := &l.limits, &l.cfg
+	for _, p := range []struct {
+		name           string
+		got, low, want int
+	}{
+		{"nr_hw_queues", got.HWQueues, 1, want.HWQueues},
+		{"can_queue", got.CanQueue, want.CanQueue, want.CanQueue},
+		{"cmd_per_lun", got.CmdPerLUN, min(want.CmdPerLUN, got.CanQueue), want.CmdPerLUN},
+	} {
+		if p.want != 0 && (p.got < p.low || p.got > p.want) {
+			return fmt.Errorf("tcm_loop: the host has %s %d and not %d: does another process set tcm_loop's parameters?", p.name, p.got, p.want)
+		}
+	}
+	return nil
+}
+
 // makeHost makes the folder that stands for the host, with the parameters set.
-func (l *Loop) makeHost(ctx context.Context) error {
+// It may be made beside an error.
+func (l *Loop) makeHost(ctx context.Context) (made bool, err error) {
 	e := l.e
 	e.params.Lock()
 	defer e.params.Unlock()
@@ -137,22 +158,26 @@ func (l *Loop) makeHost(ctx context.Context) error {
 			continue
 		}
 		path := e.sysfs("module/tcm_loop/parameters", p.name)
-		old, err := e.sys.read(path)
-		if errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("tcm_loop: this kernel's tcm_loop has no parameter %s (or isn't loaded): %w", p.name, err)
+		var old string
+		if old, err = e.sys.read(path); errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("tcm_loop: this kernel's tcm_loop has no parameter %s (or isn't loaded): %w", p.name, err)
 		} else if err != nil {
-			return fmt.Errorf("tcm_loop: %w", err)
+			return false, fmt.Errorf("tcm_loop: %w", err)
 		}
 		if err := e.sys.write(path, strconv.Itoa(p.v)); err != nil {
-			return fmt.Errorf("tcm_loop: set a parameter: %w", err)
+			return false, fmt.Errorf("tcm_loop: set a parameter: %w", err)
 		}
-		defer e.sys.write(path, old)
+		defer func() {
+			if werr := e.sys.write(path, old); werr != nil {
+				err = errors.Join(err, fmt.Errorf("tcm_loop: set a parameter back: %w", werr))
+			}
+		}()
 	}
-	err := e.step(ctx, "make SCSI host "+l.cfg.WWN, func() error { return e.mkdirIn(e.loopback(l.cfg.WWN)) })
+	err = e.step(ctx, "make SCSI host "+l.cfg.WWN, func() error { return e.mkdirIn(e.loopback(l.cfg.WWN)) })
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("tcm_loop: %s %w", e.loopback(l.cfg.WWN), ErrExists)
+		return false, fmt.Errorf("tcm_loop: %s %w", e.loopback(l.cfg.WWN), ErrExists)
 	}
-	return err
+	return err == nil, err
 }
 
 func (l *Loop) tpg(path ...string) string {

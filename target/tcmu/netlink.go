@@ -117,6 +117,8 @@ type events struct {
 
 	mu      sync.Mutex
 	devices map[string]func(Reconfig) error // nil: refuses to be changed
+	closing bool
+	failure error // why nothing is heard any more
 }
 
 func listenEvents() (_ *events, err error) {
@@ -201,7 +203,12 @@ func (l *events) loop() {
 		if isErrno(err, syscall.ENOBUFS, syscall.EINTR) {
 			continue
 		} else if err != nil {
-			return // closed
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if !l.closing {
+				l.failure = fmt.Errorf("the kernel's events aren't heard any more: %w", err)
+			}
+			return
 		}
 		for _, m := range msgs {
 			e, err := parseEvent(m)
@@ -239,8 +246,18 @@ func (l *events) answer(e event, change func(Reconfig) error) {
 	}
 }
 
+// failed tells why events aren't answered any more, nil if they are.
+func (l *events) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure
+}
+
 func (l *events) close() error {
+	l.mu.Lock()
+	l.closing = true
+	l.mu.Unlock()
 	err := errors.Join(l.in.Close(), l.out.Close())
 	l.wg.Wait()
-	return err
+	return errors.Join(l.failure, err)
 }
