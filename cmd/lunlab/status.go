@@ -71,8 +71,12 @@ func findSocket(path string) (string, error) {
 	if path != "" {
 		return path, nil
 	}
+	dir, err := runtimeDir()
+	if err != nil {
+		return "", err
+	}
 	var live []string
-	all, _ := filepath.Glob(filepath.Join(runtimeDir(), "*.sock"))
+	all, _ := filepath.Glob(filepath.Join(dir, "*.sock"))
 	for _, p := range all {
 		if c, err := net.Dial("unix", p); err == nil {
 			c.Close()
