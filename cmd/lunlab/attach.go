@@ -169,7 +169,8 @@ func loopConfig(t *lab.Target) tcmu.LoopConfig {
 		CanQueue: t.Limits.CanQueue, CmdPerLUN: t.Limits.CmdPerLUN, HWQueues: t.Limits.HWQueues,
 	}
 	if c.WWN == "" {
-		// 28 bits of NAA and company, and 36 that the target's name makes.
+		// 28 bits of NAA and company, one for the initiator, which has it set, and
+		// 35 that the target's name makes.
 		h := fnv.New64a()
 		io.WriteString(h, t.Name)
 		c.WWN = fmt.Sprintf("naa.5001405%09x", h.Sum64()&(1<<35-1))
@@ -279,23 +280,13 @@ func (a *attachment) print(w io.Writer, asJSON bool) error {
 	fmt.Fprintln(t, "TARGET\tLUN\tDISK\tGENERIC\tHOST:C:T:L\tSIZE\tBLOCK\tCAN_QUEUE\tCMD_PER_LUN\tHW_QUEUES\tQUEUE_DEPTH")
 	for _, r := range a.rows {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", r.Target, r.LUN, r.Block, r.Generic, r.HCTL,
-			sizeText(r.Size), r.BlockSize, r.CanQueue, r.CmdPerLUN, r.HWQueues, r.QueueDepth)
+			lab.FormatSize(r.Size), r.BlockSize, r.CanQueue, r.CmdPerLUN, r.HWQueues, r.QueueDepth)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w, "attached; Ctrl-C detaches")
 	return err
-}
-
-// sizeText writes a size in the largest unit that it is a whole number of.
-func sizeText(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	i := 0
-	for n%1024 == 0 && n > 0 && i < len(units)-1 {
-		n, i = n/1024, i+1
-	}
-	return fmt.Sprintf("%d %s", n, units[i])
 }
 
 // detach takes everything off the kernel again. Commands that don't end by

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -33,7 +32,9 @@ It also says which known kernel's rules about budget maps this kernel has:
 "lunlab rules" tells what they are.
 
 A device shows up with its first command. --poke sends each that has not shown
-up a TEST UNIT READY, which changes nothing.
+up a TEST UNIT READY. That leaves what is stored as it is, but takes a unit
+attention that the device may have for this kernel; a device that it can't be
+sent to is told of once.
 DEVICE is a disk (sda, /dev/sda) or an address (6:0:1:0); without one, all.
 
 On a terminal the table is shown again at every --interval; into a file, once at
@@ -48,7 +49,7 @@ It needs root, Linux 5.13 or later, and BTF (CONFIG_DEBUG_INFO_BTF).`,
 				return errors.New("probe: --for and --interval: want a time of 0 or more")
 			}
 			out := cmd.OutOrStdout()
-			live := !asJSON && isCharDevice(out)
+			live := !asJSON && isTerminal(out)
 			if !cmd.Flags().Changed("interval") && !live {
 				interval = 0
 			}
@@ -58,7 +59,8 @@ It needs root, Linux 5.13 or later, and BTF (CONFIG_DEBUG_INFO_BTF).`,
 				ctx, cancel = context.WithTimeout(ctx, duration)
 				defer cancel()
 			}
-			return watchDevices(ctx, args, interval, poke, func(r *probe.Report) error {
+			warn := func(err error) { fmt.Fprintln(cmd.ErrOrStderr(), "lunlab:", err) }
+			return watchDevices(ctx, args, interval, poke, warn, func(r *probe.Report) error {
 				if asJSON {
 					e := json.NewEncoder(out)
 					e.SetEscapeHTML(false)
@@ -79,7 +81,8 @@ It needs root, Linux 5.13 or later, and BTF (CONFIG_DEBUG_INFO_BTF).`,
 }
 
 // watchDevices shows a report at each interval, and a last one when ctx ends.
-func watchDevices(ctx context.Context, names []string, interval time.Duration, poke bool, show func(*probe.Report) error) error {
+// Devices that can't be poked are told to warn, once.
+func watchDevices(ctx context.Context, names []string, interval time.Duration, poke bool, warn func(error), show func(*probe.Report) error) error {
 	if os.Geteuid() != 0 {
 		return errors.New("probe: reading the kernel's memory takes root: sudo lunlab probe")
 	}
@@ -105,6 +108,7 @@ func watchDevices(ctx context.Context, names []string, interval time.Duration, p
 		defer t.Stop()
 		tick = t.C
 	}
+	failed := map[string]bool{} // addresses that couldn't be poked
 	for last := false; !last; {
 		select {
 		case <-ctx.Done():
@@ -114,8 +118,12 @@ func watchDevices(ctx context.Context, names []string, interval time.Duration, p
 		r, err := p.Report(only...)
 		if err == nil && poke && len(r.Unseen) > 0 {
 			for _, a := range r.Unseen {
+				if failed[a] {
+					continue
+				}
 				if err := probe.Poke(a); err != nil {
-					return err
+					failed[a] = true
+					warn(err)
 				}
 			}
 			r, err = p.Report(only...)
@@ -133,14 +141,4 @@ func watchDevices(ctx context.Context, names []string, interval time.Duration, p
 		}
 	}
 	return nil
-}
-
-// isCharDevice says whether w is a terminal, or at least no file or pipe.
-func isCharDevice(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	fi, err := f.Stat()
-	return err == nil && fi.Mode()&os.ModeCharDevice != 0
 }

@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"lunlab/test/scenario"
 )
@@ -27,11 +24,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer, of int) *progress {
-	p := &progress{w: w, of: of, start: time.Now(), stop: make(chan struct{})}
-	if f, ok := w.(*os.File); ok {
-		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-		p.terminal = err == nil
-	}
+	p := &progress{w: w, terminal: isTerminal(w), of: of, start: time.Now(), stop: make(chan struct{})}
 	if p.terminal {
 		p.ticker.Go(p.tick)
 	}

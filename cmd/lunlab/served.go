@@ -117,16 +117,16 @@ func (s *served) greeting(lns []net.Listener) string {
 const maxGreeted = 16
 
 func describe(u *lab.LUN) string {
-	s := size(u.Store.Size)
+	s := lab.FormatSize(uint64(u.Store.Size))
 	switch u.Store.Kind {
 	case lab.Memory:
 		s += " in memory"
 		if u.Store.Limit > 0 && u.Store.Limit < u.Store.Size {
-			s += ", of which " + size(u.Store.Limit) + " can be filled"
+			s += ", of which " + lab.FormatSize(uint64(u.Store.Limit)) + " can be filled"
 		}
 	case lab.File:
 		if s = u.Store.Path; u.Store.Size > 0 {
-			s = size(u.Store.Size) + " in " + u.Store.Path
+			s = lab.FormatSize(uint64(u.Store.Size)) + " in " + u.Store.Path
 		}
 	case lab.Null:
 		s += " of nothing"
@@ -138,18 +138,6 @@ func describe(u *lab.LUN) string {
 		s += ", read-only"
 	}
 	return s
-}
-
-func size(n int64) string {
-	for _, u := range []struct {
-		bits uint
-		name string
-	}{{40, "TiB"}, {30, "GiB"}, {20, "MiB"}, {10, "KiB"}} {
-		if n >= 1<<u.bits && n%(1<<u.bits) == 0 {
-			return fmt.Sprintf("%d %s", n>>u.bits, u.name)
-		}
-	}
-	return fmt.Sprintf("%d bytes", n)
 }
 
 // commandsFor prints commands that use a LUN, for each kind of initiator.

@@ -9,18 +9,15 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
-	"os"
-
 	"github.com/spf13/cobra"
 
+	"lunlab/lab"
 	"lunlab/target/iscsi"
 )
 
@@ -42,10 +39,13 @@ again until Ctrl-C.`,
 			if err != nil {
 				return err
 			}
-			ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-			defer cancel()
+			ctx := cmd.Context()
 			for {
-				if err := showStatus(ctx, cmd.OutOrStdout(), path, asJSON); err != nil {
+				err := showStatus(ctx, cmd.OutOrStdout(), path, asJSON)
+				if watch > 0 && ctx.Err() != nil {
+					return nil // that is how it ends
+				}
+				if err != nil {
 					return err
 				}
 				if watch <= 0 {
@@ -138,7 +138,7 @@ func printStatus(w io.Writer, st iscsi.Status) error {
 				limit = fmt.Sprint(u.CmdPerLUN)
 			}
 			fmt.Fprintf(t, "  %d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%v\t%v\t%v\n", u.Number, u.InFlight, u.MostInFlight, limit,
-				u.TaskSetFull, commands, commands-u.Statuses[0], u.Aborted, amount(u.ReadBytes), amount(u.WrittenBytes),
+				u.TaskSetFull, commands, commands-u.Statuses[0], u.Aborted, lab.FormatSize(u.ReadBytes), lab.FormatSize(u.WrittenBytes),
 				round(u.LatencyP50), round(u.LatencyP99), round(u.LatencyP999))
 		}
 		t.Flush()
@@ -152,7 +152,7 @@ func printStatus(w io.Writer, st iscsi.Status) error {
 			}
 		}
 	}
-	fmt.Fprintf(t, "%d sessions, %d connections, %s of buffers\n", len(st.Sessions), st.Connections, amount(uint64(st.BufferBytes)))
+	fmt.Fprintf(t, "%d sessions, %d connections, %s of buffers\n", len(st.Sessions), st.Connections, lab.FormatSize(uint64(st.BufferBytes)))
 	for _, x := range st.Sessions {
 		to := x.Target
 		if to == "" {
@@ -165,7 +165,7 @@ func printStatus(w io.Writer, st iscsi.Status) error {
 			yes(p.InitialR2T), yes(p.ImmediateData), p.FirstBurstLength, p.MaxBurstLength, p.MaxOutstandingR2T, p.MaxConnections, p.ErrorRecoveryLevel)
 		for _, c := range x.Connections {
 			fmt.Fprintf(t, "  connection %d from %s to %s since %s: HeaderDigest=%s DataDigest=%s MaxRecvDataSegmentLength=%d, %s sent\n",
-				c.CID, c.From, c.To, c.Since.Format(time.TimeOnly), digest(c.HeaderDigest), digest(c.DataDigest), c.MaxRecvDataSegmentLength, amount(c.SentBytes))
+				c.CID, c.From, c.To, c.Since.Format(time.TimeOnly), digest(c.HeaderDigest), digest(c.DataDigest), c.MaxRecvDataSegmentLength, lab.FormatSize(c.SentBytes))
 		}
 	}
 	return t.Flush()
@@ -183,19 +183,6 @@ func digest(b bool) string {
 		return "CRC32C"
 	}
 	return "None"
-}
-
-// amount is a number of bytes in three digits or four.
-func amount(n uint64) string {
-	v, unit := float64(n), 0
-	for v >= 1024 && unit < 4 {
-		v /= 1024
-		unit++
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.4g %ciB", v, " KMGT"[unit])
 }
 
 func round(d time.Duration) time.Duration {
