@@ -18,7 +18,7 @@ import (
 const (
 	caseTimeout  = 90 * time.Second
 	stuckTime    = 15 * time.Second // a scan that takes longer hangs
-	iopsTime     = 1500 * time.Millisecond
+	iopsTime     = time.Second
 	turnover     = 400 * time.Millisecond // scsi_debug's commands have ended by then
 	fillQuiet    = 200 * time.Millisecond // nothing more comes
 	fillPatience = 3 * time.Second        // the same, while they are fewer than predicted
@@ -172,7 +172,7 @@ func (r *run) exercise(ctx context.Context) error {
 // What is read wrong is a difference; that it couldn't be tried is an error.
 func (r *run) verify(ctx context.Context, depth, jobs int) error {
 	r.step("verify")
-	size := max(4<<20, 4096*depth) // of each job, on a part of the disk of its own
+	size := max(2<<20, 4096*depth) // of each job, on a part of the disk of its own
 	_, err := fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
 		"--rw=randwrite", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1",
 		fmt.Sprintf("--size=%d", size), fmt.Sprintf("--offset_increment=%d", size),
@@ -345,7 +345,7 @@ func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error)
 			m.Release()
 			m.Hold()
 		}
-	} else if _, err := target.Settle(ctx, r.peakNow, want, 3*turnover, fillPatience); err != nil {
+	} else if _, err := target.Settle(ctx, r.peakNow, want, 3*turnover/2, fillPatience); err != nil {
 		return probe.Device{}, err
 	}
 	dev, err := r.probed()
