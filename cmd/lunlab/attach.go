@@ -5,21 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"lunlab/lab"
-	"lunlab/lun"
+	"lunlab/lab/attach"
 	"lunlab/target/tcmu"
 )
 
@@ -55,7 +50,7 @@ back what it has cached. A second one fails the commands that are in flight. The
 exit status is 0 if all that was attached is detached, 2 for any error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return attach(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return attachLab(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
@@ -90,8 +85,8 @@ func (o *attachOptions) config() (*lab.Config, error) {
 	}}}, nil
 }
 
-// attach attaches until ctx ends, and then detaches.
-func attach(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) (err error) {
+// attachLab attaches until ctx ends, and then detaches.
+func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) (err error) {
 	cfg, err := o.config()
 	if err != nil {
 		return err
@@ -125,21 +120,18 @@ func attach(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) (er
 	}
 	defer func() { err = errors.Join(err, units.Close()) }()
 
-	a := attachment{engine: engine}
-	if len(units.LUNs) > 8 {
-		a.ringMB = 1 // a ring takes up kernel memory, 8 MiB if nothing is said
+	a := attach.New(engine)
+	defer func() { err = errors.Join(err, detach(ctx, a, later, stderr)) }()
+	if err := a.Attach(soon, units); err != nil {
+		return explain(err)
 	}
-	defer func() { err = errors.Join(err, a.detach(ctx, later, stderr)) }()
-	if err := a.attach(soon, units); err != nil {
-		return err
-	}
-	if err := a.print(stdout, o.json); err != nil {
+	if err := printAttached(stdout, a.LUNs(), o.json); err != nil {
 		return err
 	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-a.failed:
+	case err := <-a.Failed():
 		return err
 	}
 }
@@ -147,7 +139,7 @@ func attach(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) (er
 func cleanup(ctx context.Context, e *tcmu.Engine, cfg *lab.Config, only bool, stdout, stderr io.Writer) error {
 	var hosts []string
 	for _, t := range cfg.Targets {
-		hosts = append(hosts, loopConfig(t).WWN)
+		hosts = append(hosts, attach.LoopConfig(t).WWN)
 	}
 	removed, err := e.Cleanup(ctx, hosts...)
 	out := stderr
@@ -163,106 +155,6 @@ func cleanup(ctx context.Context, e *tcmu.Engine, cfg *lab.Config, only bool, st
 	return err
 }
 
-func loopConfig(t *lab.Target) tcmu.LoopConfig {
-	c := tcmu.LoopConfig{
-		WWN: t.Loop.WWN, Initiator: t.Loop.Initiator,
-		CanQueue: t.Limits.CanQueue, CmdPerLUN: t.Limits.CmdPerLUN, HWQueues: t.Limits.HWQueues,
-	}
-	if c.WWN == "" {
-		// 28 bits of NAA and company, one for the initiator, which has it set, and
-		// 35 that the target's name makes.
-		h := fnv.New64a()
-		io.WriteString(h, t.Name)
-		c.WWN = fmt.Sprintf("naa.5001405%09x", h.Sum64()&(1<<35-1))
-	}
-	return c
-}
-
-// attachment is what is attached, in the order in which it was.
-type attachment struct {
-	engine  *tcmu.Engine
-	loops   []*tcmu.Loop
-	devices []*tcmu.Device
-	rows    []attachedRow
-	ringMB  uint32
-	failed  chan error
-	stop    chan struct{}
-	watches sync.WaitGroup
-}
-
-// attachedRow is a line of the table that attach prints.
-type attachedRow struct {
-	Target string `json:"target"`
-	WWN    string `json:"wwn"`
-	Host   int    `json:"host"`
-	tcmu.Disk
-	Size       uint64 `json:"size"`
-	BlockSize  int    `json:"block_size"`
-	Serial     string `json:"serial"`
-	QueueDepth int    `json:"queue_depth"`
-	tcmu.Limits
-}
-
-func (a *attachment) attach(ctx context.Context, units *lab.Lab) error {
-	for _, t := range units.Config.Targets {
-		loop, err := a.engine.CreateLoop(ctx, loopConfig(t))
-		if err != nil {
-			return explain(err)
-		}
-		a.loops = append(a.loops, loop)
-		address, err := strconv.ParseUint(strings.TrimPrefix(loop.Initiator(), "naa."), 16, 64)
-		if err != nil {
-			return err
-		}
-		nexus := &lun.Nexus{Initiator: tcmu.SASTransportID(address), TargetPort: 1, Name: loop.Initiator() + "," + loop.WWN()}
-		for _, u := range units.Of(t) {
-			if err := a.attachUnit(ctx, loop, nexus, u); err != nil {
-				return explain(err)
-			}
-		}
-	}
-	a.failed, a.stop = make(chan error, 1), make(chan struct{})
-	for _, d := range a.devices {
-		a.watches.Go(func() {
-			select {
-			case <-d.Done():
-				select {
-				case a.failed <- d.Err():
-				default:
-				}
-			case <-a.stop:
-			}
-		})
-	}
-	return nil
-}
-
-func (a *attachment) attachUnit(ctx context.Context, loop *tcmu.Loop, nexus *lun.Nexus, u *lab.Unit) error {
-	o := u.Disk.Options()
-	row := attachedRow{
-		Target: u.Target.Name, WWN: loop.WWN(), Host: loop.Host(), Limits: loop.Limits(),
-		Size: u.Disk.Blocks() * uint64(o.BlockSize), BlockSize: o.BlockSize, Serial: o.Serial,
-	}
-	dev, err := a.engine.Create(ctx, tcmu.Config{
-		Name: fmt.Sprintf("%s-%d", u.Target.Name, u.Config.Number),
-		Size: row.Size, BlockSize: uint32(o.BlockSize), Nexus: nexus, RingMB: a.ringMB,
-	}, u.Disk)
-	if err != nil {
-		return err
-	}
-	a.devices = append(a.devices, dev)
-	disk, err := loop.Attach(ctx, dev, u.Config.Number)
-	if err != nil {
-		return err
-	}
-	row.Disk = *disk
-	if row.QueueDepth, err = disk.QueueDepth(); err != nil {
-		return err
-	}
-	a.rows = append(a.rows, row)
-	return nil
-}
-
 func explain(err error) error {
 	if errors.Is(err, tcmu.ErrExists) {
 		return fmt.Errorf("%w; another lunlab has attached it: end that one, or choose other names and WWNs", err)
@@ -270,15 +162,15 @@ func explain(err error) error {
 	return err
 }
 
-func (a *attachment) print(w io.Writer, asJSON bool) error {
+func printAttached(w io.Writer, luns []attach.LUN, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(a.rows)
+		return e.Encode(luns)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TARGET\tLUN\tDISK\tGENERIC\tHOST:C:T:L\tSIZE\tBLOCK\tCAN_QUEUE\tCMD_PER_LUN\tHW_QUEUES\tQUEUE_DEPTH")
-	for _, r := range a.rows {
+	for _, r := range luns {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", r.Target, r.LUN, r.Block, r.Generic, r.HCTL,
 			lab.FormatSize(r.Size), r.BlockSize, r.CanQueue, r.CmdPerLUN, r.HWQueues, r.QueueDepth)
 	}
@@ -292,28 +184,24 @@ func (a *attachment) print(w io.Writer, asJSON bool) error {
 // detach takes everything off the kernel again. Commands that don't end by
 // themselves are failed, after a while or at a signal: one that ends ctx, or a
 // later one.
-func (a *attachment) detach(ctx context.Context, later <-chan os.Signal, stderr io.Writer) error {
-	if a.stop != nil {
-		close(a.stop)
-	}
-	a.watches.Wait()
+func detach(ctx context.Context, a *attach.Attachment, later <-chan os.Signal, stderr io.Writer) error {
 	step, end := detachContext(ctx, later)
-	a.waitUnused(step, stderr)
+	a.WaitUnused(step, func(block string) {
+		fmt.Fprintf(stderr, "lunlab: %s is in use (mounted, or part of a volume): free it; in %v, or with another Ctrl-C, it goes all the same\n", block, detachTime)
+	})
 	end()
 	step, end = detachContext(ctx, later)
-	err := a.remove(step)
+	err := a.Remove(step)
 	gaveUp := step.Err() != nil
 	end()
 	if err == nil || !gaveUp {
 		return err
 	}
 	fmt.Fprintln(stderr, "lunlab: failing the commands that are in flight")
-	for _, d := range a.devices {
-		d.Offline()
-	}
+	a.Offline()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTime)
 	defer cancel()
-	if err := a.remove(last); err != nil {
+	if err := a.Remove(last); err != nil {
 		return fmt.Errorf("%w; `lunlab attach --cleanup` removes what is left", err)
 	}
 	return nil
@@ -342,47 +230,4 @@ func detachContext(ctx context.Context, later <-chan os.Signal) (_ context.Conte
 		interrupt(nil)
 		cancel()
 	}
-}
-
-// waitUnused waits until no disk is mounted or otherwise claimed, or ctx ends.
-func (a *attachment) waitUnused(ctx context.Context, stderr io.Writer) {
-	for _, r := range a.rows {
-		for told := false; r.Block != "" && claimed(r.Block); told = true {
-			if !told {
-				fmt.Fprintf(stderr, "lunlab: %s is in use (mounted, or part of a volume): free it; in %v, or with another Ctrl-C, it goes all the same\n", r.Block, detachTime)
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-	}
-}
-
-// claimed tells whether someone has the block device, or a partition of it, for
-// himself alone.
-func claimed(path string) bool {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == nil {
-		unix.Close(fd)
-	}
-	return err == unix.EBUSY
-}
-
-func (a *attachment) remove(ctx context.Context) error {
-	for len(a.loops) > 0 {
-		last := len(a.loops) - 1
-		if err := a.loops[last].Close(ctx); err != nil {
-			return err
-		}
-		a.loops = a.loops[:last]
-	}
-	for _, d := range slices.Backward(a.devices) {
-		if err := d.Close(ctx); err != nil {
-			return err
-		}
-		a.devices = a.devices[:len(a.devices)-1]
-	}
-	return nil
 }
