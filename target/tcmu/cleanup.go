@@ -104,8 +104,14 @@ func (e *Engine) removeStale(ctx context.Context, name string) (removed []string
 		if err := e.claim(d); err != nil {
 			return nil, err
 		}
-		defer e.disclaim(d)
 	}
+	defer func() {
+		if err != nil {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			err = errors.Join(err, d.letGo(undo))
+		}
+	}()
 	links, err := e.linksTo(name)
 	if err != nil {
 		return nil, err

@@ -438,6 +438,11 @@ func (d *Device) remove(ctx context.Context) error {
 		return err
 	}
 	d.e.sys.rmdir(filepath.Dir(d.dir)) // stays if other devices are in it
+	return d.letGo(ctx)
+}
+
+// letGo ends to serve the device. The caller has removing, or d for itself.
+func (d *Device) letGo(ctx context.Context) error {
 	if d.uio != nil {
 		d.mu.Lock()
 		d.ring.stop()

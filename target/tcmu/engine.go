@@ -164,8 +164,13 @@ func (e *Engine) mkdirIn(path string) error {
 
 // step runs one step in the kernel and says which, if it fails.
 func (e *Engine) step(ctx context.Context, what string, f func() error) error {
-	if err := bounded(ctx, f); err != nil {
-		return fmt.Errorf("tcmu: %s: %w", what, err)
+	err := bounded(ctx, f)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("tcmu: %s: %w", what, err)
+	if e.events != nil {
+		err = errors.Join(err, e.events.failed()) // perhaps why it took too long
+	}
+	return err
 }

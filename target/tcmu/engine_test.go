@@ -420,6 +420,39 @@ func (s *meddlingSystem) mkdir(path string) error {
 	return s.fakeSystem.mkdir(path)
 }
 
+// TestCleanupFails lets go of what it can't remove.
+func TestCleanupFails(t *testing.T) {
+	e, s, _ := fakeEngine(t)
+	dead, err := makeAll(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(s.inUse) // its process dies
+	dead.dev.ring.stop()
+	ev := &fakeEvents{devices: map[string]bool{}}
+	e2 := newEngine(e.opts, &refusingSystem{s, fakeLoop + "/naa.5001405000000101/tpgt_1"})
+	e2.events = ev
+	if removed, err := e2.Cleanup(t.Context()); !errors.Is(err, syscall.EPERM) || len(removed) != 1 {
+		t.Errorf("removed %v, error %v; want the LUN and EPERM", removed, err)
+	}
+	if err := e2.Close(); err != nil || len(ev.devices) > 0 || len(s.inUse) > 0 {
+		t.Errorf("close: %v; still answered for: %v; open: %v", err, ev.devices, s.inUse)
+	}
+}
+
+// refusingSystem doesn't remove path.
+type refusingSystem struct {
+	*fakeSystem
+	path string
+}
+
+func (s *refusingSystem) rmdir(path string) error {
+	if path == s.path {
+		return pathErr("rmdir", path, syscall.EPERM)
+	}
+	return s.fakeSystem.rmdir(path)
+}
+
 // TestEventsFail makes no device when nobody hears the kernel's events.
 func TestEventsFail(t *testing.T) {
 	e, s, ev := fakeEngine(t)
@@ -432,6 +465,12 @@ func TestEventsFail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A step that fails then tells of it too.
+	ev.failure, s.failAt = syscall.ENOMEM, s.calls+1
+	if err := d.Close(t.Context()); !errors.Is(err, syscall.EIO) || !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("error %v, want EIO and ENOMEM", err)
+	}
+	ev.failure = nil
 	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
