@@ -41,6 +41,7 @@ const (
 	controlPage               = 0x0a
 	controlSense              = 0 // D_SENSE is bit 2
 	controlProtect            = 2 // SWP is bit 3
+	controlTags               = 3 // ATO is bit 7
 )
 
 // newModePages returns the pages of SPC-5 7.5 and SBC-4 6.5 that the disk has,
@@ -57,9 +58,9 @@ func newModePages(d *Disk) []*modePage {
 	copy(caching.current, caching.initial)
 	copy(caching.saved, caching.initial)
 	if d.protectable() {
-		// ATO: the application tag is the initiator's.
-		for _, v := range [][]byte{control.initial, control.current, control.saved, control.changeable} {
-			v[5] |= 0x80
+		// ATO: the application tag is the initiator's, and stays so.
+		for _, v := range [][]byte{control.initial, control.current, control.saved} {
+			v[controlTags] |= 0x80
 		}
 	}
 	// Read-write error recovery: AWRE, ARRE.

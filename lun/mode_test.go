@@ -69,6 +69,22 @@ func TestModeSense(t *testing.T) {
 	}
 }
 
+func TestControlPage(t *testing.T) {
+	for _, c := range []struct {
+		o                   lun.DiskOptions
+		current, changeable string
+	}{
+		{lun.DiskOptions{}, "8a0a 00100040000000000000", "8a0a 04000800000000000000"},
+		{lun.DiskOptions{Protection: 1}, "8a0a 001000c0000000000000", "8a0a 04000800000000000000"}, // ATO
+	} {
+		h := newHost(t, 1<<20, c.o)
+		h.do("1a 08 0a 00 ff 00", nil, 255).is("0f001000" + c.current)
+		h.do("1a 08 4a 00 ff 00", nil, 255).is("0f001000" + c.changeable)
+		h.do("1a 08 8a 00 ff 00", nil, 255).is("0f001000" + c.current) // at first
+		h.do("1a 08 ca 00 ff 00", nil, 255).is("0f001000" + c.current) // saved
+	}
+}
+
 func TestModeSelect(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{})
 	o := h.other("iqn.2026-01.test:b")
