@@ -292,8 +292,9 @@ func (d *Disk) Options() DiskOptions { return d.opt }
 // Blocks returns the capacity in logical blocks.
 func (d *Disk) Blocks() uint64 { return d.blocks }
 
-// Close ends what goes on in the background and closes the store. Commands that
-// run then, or come later, fail with HARDWARE ERROR.
+// Close ends what goes on in the background, makes what was written durable, and
+// closes the store. Commands that run then, or come later, fail with HARDWARE
+// ERROR.
 func (d *Disk) Close() error {
 	d.mu.Lock()
 	if !d.closed {
@@ -303,7 +304,7 @@ func (d *Disk) Close() error {
 	d.mu.Unlock()
 	d.opt.Copies.remove(d)
 	d.background.Wait()
-	return d.store.Close()
+	return errors.Join(d.store.Sync(), d.store.Close())
 }
 
 // Blocking implements [Unit].

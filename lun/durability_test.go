@@ -3,6 +3,7 @@ package lun_test
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"lunlab/lun"
+	"lunlab/lun/store"
 	"lunlab/lun/store/cache"
 	"lunlab/lun/store/file"
 )
@@ -67,6 +69,27 @@ func TestPowerCut(t *testing.T) {
 		if a := h.run(transfer(0x28, 9, 1, 0), nil, 512).good(); string(a.data) != string(want) {
 			t.Errorf("%s: the block is there: %v, want %v", c.name, string(a.data) == string(data), c.kept)
 		}
+	}
+}
+
+// TestClose takes an error of the last flush for one of Close's, which closes
+// the store all the same.
+func TestClose(t *testing.T) {
+	s := &broken{Store: mustMem(t, 1<<20)}
+	h := hostOf(t, s, lun.DiskOptions{})
+	h.run(transfer(0x2a, 0, 1, 0), make([]byte, 512), 0).good()
+	if err := h.disk.Close(); err != nil || s.syncs.Load() != 1 {
+		t.Errorf("Close: %v, after %d syncs; want 1", err, s.syncs.Load())
+	}
+	s = &broken{Store: mustMem(t, 1<<20)}
+	h = hostOf(t, s, lun.DiskOptions{})
+	odd := errors.New("odd")
+	s.fail(odd)
+	if err := h.disk.Close(); !errors.Is(err, odd) {
+		t.Errorf("Close: %v; want that the flush failed", err)
+	}
+	if err := s.Store.Close(); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("the store wasn't closed: %v", err)
 	}
 }
 
