@@ -87,7 +87,7 @@ type LUN struct {
 	WriteThrough     bool
 	Removable        bool
 	RotationRate     uint16
-	MaxTransfer      uint64 // in bytes
+	MaxTransfer      uint64 // in bytes, up to 32 MiB
 	EraseTime        time.Duration
 
 	at pos

@@ -25,6 +25,10 @@ const (
 	maxFile = 1 << 20
 	maxLUN  = 255
 	maxLUNs = 4096 // in all
+
+	// mostTransfer is the most bytes that max_transfer may be: as much as an iSCSI
+	// target moves for one command (iscsi.MaxTransfer).
+	mostTransfer = 32 << 20
 )
 
 // Load reads and checks a lab.yaml. Each thing that is wrong is a line of the
@@ -279,8 +283,8 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 			l.fail(where["physical_block_size"], "physical_block_size is %d; want block_size (%d) times a power of two, up to 32768", physical, block)
 		}
 	}
-	if maxTransfer%block != 0 || maxTransfer > 1<<30 {
-		l.fail(where["max_transfer"], "max_transfer is %d bytes; want a number of %d-byte blocks, up to 1GiB", maxTransfer, block)
+	if maxTransfer%block != 0 || maxTransfer > mostTransfer {
+		l.fail(where["max_transfer"], "max_transfer is %d bytes; want a number of %d-byte blocks, up to 32MiB", maxTransfer, block)
 	}
 	if s := u.Store; s.Size%block != 0 {
 		l.fail(s.at, "the store has %d bytes; want a number of %d-byte blocks", s.Size, block)

@@ -87,9 +87,17 @@ func (k *command) abandon() {
 	}
 }
 
-// maxTransfer bounds the data of one command, in bytes. A unit that has a lower
-// bound says so (SBC-4 6.6.4) and refuses.
-const maxTransfer = 1<<maxBufferBits - bufferSlack
+// MaxTransfer is the most bytes of blocks that a unit may let a command move by
+// iSCSI, one way. A unit has to announce no more (SBC-4 6.6.4).
+const MaxTransfer = 32 << 20
+
+// maxTransfer bounds the data of one command, in bytes: blocks of 512 bytes with
+// their protection information. An answer that long fits the largest buffer, even
+// in the smallest PDUs.
+const maxTransfer = MaxTransfer + MaxTransfer/512*8
+
+// senseTooLong ends a command that would move more. It never moves a part.
+var senseTooLong = lun.Sense{Key: lun.IllegalRequest, Code: 0x2400}
 
 // scsiCommand takes in a SCSI Command PDU: its header segments in b, its data
 // in the input buffer.
@@ -170,15 +178,26 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
 	read := k.req.ExpectedDataTransferLength
 	if k.req.Write {
-		k.outWant = int(min(out, uint64(k.req.ExpectedDataTransferLength), maxTransfer))
+		k.outWant = k.bound(out, k.req.ExpectedDataTransferLength)
 		read = k.bidiRead
 		k.setDataOut(nil)
 	}
 	if k.req.Read {
-		k.inWant = int(min(in, uint64(read), maxTransfer))
+		k.inWant = k.bound(in, read)
 	}
 	a.cmd = k
 	return k, a
+}
+
+// bound is how much of n bytes the initiator, ready for expected, moves. If that is
+// more than a command may, it moves nothing and fails.
+func (k *command) bound(n uint64, expected uint32) int {
+	n = min(n, uint64(expected))
+	if n > maxTransfer {
+		k.failure = senseTooLong
+		return 0
+	}
+	return int(n)
 }
 
 // attributes are SAM's for those of RFC 7143 11.3.1; an untagged task is a simple

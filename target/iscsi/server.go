@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"lunlab/lun"
 	"lunlab/target"
 )
 
@@ -155,6 +156,9 @@ func NewServer(opt Options) (*Server, error) {
 				return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
 			}
 		}
+		if err := checkTransfer(t.Device); err != nil {
+			return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
+		}
 		name := strings.ToLower(t.Name)
 		if s.targets[name] != nil {
 			return nil, fmt.Errorf("iscsi: two targets are named %s", t.Name)
@@ -164,6 +168,23 @@ func NewServer(opt Options) (*Server, error) {
 	s.wg.Add(1)
 	go s.watch()
 	return s, nil
+}
+
+// checkTransfer refuses disks that announce longer transfers than there can be. What
+// isn't seen here, because it is wrapped or added later, fails such commands.
+func checkTransfer(d *target.Target) error {
+	if d == nil {
+		return nil // it only redirects
+	}
+	for _, u := range d.Units() {
+		if disk, ok := u.Unit().(*lun.Disk); ok {
+			o := disk.Options()
+			if n := uint64(o.MaxTransfer) * uint64(o.BlockSize); n > MaxTransfer {
+				return fmt.Errorf("LUN %d may transfer %d bytes at once, more than %d", u.Number(), n, MaxTransfer)
+			}
+		}
+	}
+	return nil
 }
 
 func def[T comparable](v *T, d T) {
