@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -384,4 +385,25 @@ func TestRegisterAndMove(t *testing.T) {
 	short := make([]byte, 24)
 	short[15] = 1
 	h.do("5f 07 00 0000 00000018 00", short, 0).parameter(20, 7)
+}
+
+// A registration for all ports is the same one by each of them: it can't hand
+// the reservation to itself, and go with it.
+func TestMoveToOneself(t *testing.T) {
+	o := lun.DiskOptions{Memory: lun.StateFile(filepath.Join(t.TempDir(), "state"))}
+	h := newHost(t, 1<<20, o)
+	register := make([]byte, 24)
+	register[15], register[20] = 1, 5 // ALL_TG_PT, APTPL
+	h.do("5f 00 00 0000 00000018 00", register, 0).good()
+	h.prOut(prReserve, 3, 1, 0).good()
+	move := func(port byte) answer {
+		id := h.n.Initiator
+		list := cat(be(8, 1), be(8, 2), []byte{0, 3, 0, port}, be(4, uint64(len(id))), id) // UNREG, APTPL
+		return h.run([]byte{0x5f, 7, 0, 0, 0, 0, 0, 0, byte(len(list)), 0}, list, 0)
+	}
+	move(0).parameter(18, 7)
+	move(1).parameter(24, 7)
+	move(2).parameter(24, 7)
+	h.wantReservation(1, 3)
+	newHost(t, 1<<20, o).wantReservation(1, 3)
 }

@@ -350,15 +350,17 @@ func (d *Disk) move(n *nexus, c *Command, p prOut, unregister bool) Sense {
 		return conflict(c)
 	}
 	r := &d.reserve
+	x := r.find(to)
 	switch {
 	case c.CDB[2] != 0 && c.CDB[2] != r.kind:
 		return InvalidField(2, 7)
 	case r.kind == 0 || !r.holds(g) || allRegistrants(r.kind):
 		return conflict(c)
-	case to == n.who:
+	case to.port == 0: // ports count from 1
+		return InvalidParameter(18, 7)
+	case x == g: // also by another port, with ALL_TG_PT
 		return InvalidParameter(24, 7)
 	}
-	x := r.find(to)
 	if x == nil {
 		if len(r.list) >= maxRegistrations {
 			return Sense{Key: IllegalRequest, Code: ASCInsufficientRegistrationResources}

@@ -165,8 +165,12 @@ func (d *Disk) recall() error {
 		}
 	}
 	r.kind, r.persists = s.Reservation, len(r.list) > 0
-	if len(r.list) > maxRegistrations || r.kind != 0 && (len(r.list) == 0 || allRegistrants(r.kind) != (r.holder == nil)) {
-		return errors.New("the saved state is damaged: a reservation that nobody holds")
+	if len(r.list) > maxRegistrations {
+		return fmt.Errorf("the saved state is damaged: %d registrations", len(r.list))
+	}
+	if r.kind != 0 && (len(r.list) == 0 || allRegistrants(r.kind) != (r.holder == nil)) {
+		// A reservation that nobody can release isn't worth a disk that won't start.
+		r.kind, r.holder = 0, nil
 	}
 	d.saved = b
 	return nil

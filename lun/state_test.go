@@ -72,6 +72,25 @@ func TestSavedModesSurviveRestart(t *testing.T) {
 	}
 }
 
+// A saved reservation that nobody holds is let go; the registrations stay.
+func TestRecallWithoutHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for content, want := range map[string][]uint64{
+		`{"format":1,"reservation":1}`: nil,
+		`{"format":1,"reservation":3,"registrations":[{"initiator":"YQ==","port":2,"key":7}]}`: {7},
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h := newHost(t, 1<<20, lun.DiskOptions{Memory: lun.StateFile(path)})
+		h.wantReservation(0, 0)
+		if keys := h.keys(); !slices.Equal(keys, want) {
+			t.Errorf("%s: keys %#x, want %#x", content, keys, want)
+		}
+		h.run(transfer(0x2a, 0, 1, 0), make([]byte, 512), 0).good()
+	}
+}
+
 // failing is a Memory that can't save.
 type failing struct{}
 
@@ -83,7 +102,8 @@ func TestMemoryErrors(t *testing.T) {
 	h.aptplRegister(0, 1, 1).fails(lun.HardwareError, lun.ASCInternalTargetFailure)
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		"damaged": `{"format":1`, "format 7": `{"format":7}`, "nobody holds": `{"format":1,"reservation":1}`,
+		"damaged": `{"format":1`, "format 7": `{"format":7}`,
+		"1025 registrations": `{"format":1,"registrations":[{}` + strings.Repeat(`,{}`, 1024) + `]}`,
 	} {
 		path := filepath.Join(dir, "state")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
