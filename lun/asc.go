@@ -14,6 +14,7 @@ const (
 	ASCNotReadySanitizeInProgress        = 0x041b
 	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00
+	ASCIncorrectCopyTargetDeviceType     = 0x0d03
 	ASCGuardCheckFailed                  = 0x1001
 	ASCApplicationTagCheckFailed         = 0x1002
 	ASCReferenceTagCheckFailed           = 0x1003

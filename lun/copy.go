@@ -163,6 +163,8 @@ func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 	switch {
 	case s.from.closedTo(by, n, reads), s.to.closedTo(by, n, writes):
 		return copyAborted(ASCUnreachableCopyTarget)
+	case zoned(s.to): // it would be written past its write pointers
+		return copyAborted(ASCIncorrectCopyTargetDeviceType)
 	case s.from.beyond(s.fromLBA, fromBlocks).Key != NoSense, s.to.beyond(s.toLBA, toBlocks).Key != NoSense,
 		s.to.writeProtected().Key != NoSense:
 		return copyAborted(ASCNone)

@@ -107,6 +107,30 @@ func TestExtendedCopyErrors(t *testing.T) {
 	h.copyBlocks(1, 0, both, across).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
 }
 
+// A zoned disk is a source, and no destination: a copy would pass by its write
+// pointers.
+func TestCopyZoned(t *testing.T) {
+	var set lun.CopySet
+	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	z := newHost(t, 1<<20, lun.DiskOptions{Copies: &set, Zones: &lun.ZoneOptions{Size: 64, Conventional: 1}})
+	both := cat(target(h.disk), target(z.disk))
+	z.writeZone(64, 8).good()
+	h.run(transfer(0x2a, 0, 8, 0), pattern(4096, 1), 0).good()
+	for _, lba := range []uint64{0, 72, 80} {
+		h.copyBlocks(1, 0, both, segmentOf(0, 0, 1, 8, 0, lba)).fails(lun.CopyAborted, lun.ASCIncorrectCopyTargetDeviceType)
+	}
+	if _, pointers := z.zones(64, 0); pointers[0] != 72 {
+		t.Errorf("the write pointer is at %d, want 72", pointers[0])
+	}
+	if a := z.run(transfer(0x28, 80, 8, 0), nil, 4096); a.status == lun.Good && !bytes.Equal(a.data, make([]byte, 4096)) {
+		t.Error("the copy was written past the write pointer")
+	}
+	h.copyBlocks(1, 0, both, segmentOf(0, 1, 0, 8, 64, 100)).good()
+	if a := h.run(transfer(0x28, 100, 8, 0), nil, 4096).good(); !bytes.Equal(a.data, pattern(4096, 64)) {
+		t.Error("the blocks aren't what was copied from the zone")
+	}
+}
+
 func TestCopyParameters(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{})
 	b := h.do("84 03 00 00000000000000 000000ff 00 00", nil, 255).good().data
