@@ -186,8 +186,9 @@ func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 	return s.to.settle(0, s.toLBA, toBlocks)
 }
 
-// closedTo tells whether the disk isn't ready, or reservations keep the
-// initiator, whose nexus n is one of the disk by, from commands of a class.
+// closedTo tells whether the disk isn't ready, or the access state of the port
+// or reservations keep the initiator, whose nexus n is one of the disk by, from
+// commands of a class.
 func (d *Disk) closedTo(by *Disk, n *nexus, c class) bool {
 	if d.notReady(d.state.Load()).Key != NoSense {
 		return true
@@ -197,7 +198,7 @@ func (d *Disk) closedTo(by *Disk, n *nexus, c class) bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.reserve.denies(n)&uint32(c) != 0
+	return accessDenied(d.accessOf(n), c).Key != NoSense || d.reserve.denies(n)&uint32(c) != 0
 }
 
 func (d *Disk) copyOut(p []byte, off uint64) bool {

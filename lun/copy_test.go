@@ -131,6 +131,29 @@ func TestCopyZoned(t *testing.T) {
 	}
 }
 
+// A disk that the port has no access to is neither source nor destination.
+func TestCopyAccessState(t *testing.T) {
+	var set lun.CopySet
+	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	o := newHost(t, 1<<20, lun.DiskOptions{Copies: &set, PortGroups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}})
+	both := cat(target(h.disk), target(o.disk))
+	for _, c := range []struct {
+		state lun.AccessState
+		ok    bool
+	}{{lun.Standby, false}, {lun.Unavailable, false}, {lun.Transitioning, false}, {lun.ActiveNonOptimized, true}} {
+		if err := o.disk.SetAccess(1, c.state); err != nil {
+			t.Fatal(err)
+		}
+		for _, seg := range [][]byte{segmentOf(0, 0, 1, 8, 0, 100), segmentOf(0, 1, 0, 8, 0, 100)} {
+			if a := h.copyBlocks(1, 0, both, seg); c.ok {
+				a.good()
+			} else {
+				a.fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
+			}
+		}
+	}
+}
+
 func TestCopyParameters(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{})
 	b := h.do("84 03 00 00000000000000 000000ff 00 00", nil, 255).good().data
