@@ -50,3 +50,31 @@ func TestAccess(t *testing.T) {
 		}
 	}
 }
+
+// TestAccessBoundsCopies shows what EXTENDED COPY reaches: nothing on another
+// target, and nothing beside its LUN where masks hide some.
+func TestAccessBoundsCopies(t *testing.T) {
+	const luns = `
+  luns:
+  - {lun: 1, store: {kind: mem, size: 512}}
+  - {lun: 2, store: {kind: mem, size: 512}}
+`
+	c := load(t, `targets:
+- name: a
+  iscsi: {access: [{initiator: "iqn.*"}]}`+luns+`- name: b`+luns+`- name: masked
+  iscsi: {access: [{initiator: "iqn.*", luns: [1]}, {}]}`+luns)
+	l, err := c.Build(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for i, x := range l.LUNs {
+		for j, y := range l.LUNs[:i] {
+			want := x.Target == y.Target && x.Target.Name != "masked"
+			if got := x.Disk.Options().Copies == y.Disk.Options().Copies; got != want {
+				t.Errorf("LUN %d of %s and LUN %d of %s reach each other: %v, want %v",
+					l.LUNs[j].Config.Number, y.Target.Name, x.Config.Number, x.Target.Name, got, want)
+			}
+		}
+	}
+}

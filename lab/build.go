@@ -30,8 +30,8 @@ type Unit struct {
 // tasks for it are to be aborted. It may be nil where a LUN has but one nexus.
 func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, error) {
 	l := &Lab{Config: c}
-	copies := new(lun.CopySet) // EXTENDED COPY goes from any LUN to any other
 	for _, t := range c.Targets {
+		copies := t.copies()
 		for _, u := range t.LUNs {
 			disk, err := u.open(copies, func(n *lun.Nexus) {
 				if abort != nil {
@@ -46,6 +46,18 @@ func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, e
 		}
 	}
 	return l, nil
+}
+
+// copies is what EXTENDED COPY reaches from each LUN: all of its target, but
+// only itself where masks hide some from an initiator, which could name what it
+// doesn't see.
+func (t *Target) copies() *lun.CopySet {
+	for _, a := range t.ISCSI.Access {
+		if a.LUNs != nil {
+			return nil
+		}
+	}
+	return new(lun.CopySet)
 }
 
 // Of returns the units of a target.
