@@ -42,6 +42,9 @@ type Store struct {
 
 	// noPunch is set once the file system has refused to punch a hole.
 	noPunch atomic.Bool
+
+	fdatasync func(fd int) error
+	lost      atomic.Pointer[error] // of the first fdatasync that failed
 }
 
 // Open opens the file or block device at path.
@@ -59,7 +62,7 @@ func Open(path string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("file: %w", err)
 	}
-	s := &Store{f: f, ro: o.ReadOnly}
+	s := &Store{f: f, ro: o.ReadOnly, fdatasync: unix.Fdatasync}
 	if err := s.open(path, o, lock); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("file: %s: %w", path, err)
@@ -251,7 +254,8 @@ func (s *Store) Size() int64 { return s.size }
 func (s *Store) Blocking() bool { return true }
 
 // Sync implements [store.Store] with fdatasync, which also empties the write
-// cache of a device.
+// cache of a device. Linux tells of writes that failed only once, and takes
+// their pages for clean afterwards: from then on every Sync fails.
 func (s *Store) Sync() error {
 	if s.closed.Load() {
 		return store.ErrClosed
@@ -259,7 +263,15 @@ func (s *Store) Sync() error {
 	if s.ro {
 		return nil
 	}
-	return s.control(unix.Fdatasync)
+	if lost := s.lost.Load(); lost != nil {
+		return *lost
+	}
+	err := s.control(s.fdatasync)
+	if err != nil {
+		err = fmt.Errorf("file: fdatasync: %w", err)
+		s.lost.CompareAndSwap(nil, &err)
+	}
+	return err
 }
 
 // Close implements [store.Store]. It doesn't sync.

@@ -173,3 +173,28 @@ func TestCut(t *testing.T) {
 		t.Errorf("ReadAt = %d, %v; want 488, EIO", n, err)
 	}
 }
+
+// TestSyncFails has an fdatasync fail once, as Linux tells of lost writes: that
+// isn't made good by the next one.
+func TestSyncFails(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "disk"), file.Options{Size: 1 << 20})
+	defer s.Close()
+	calls := 0
+	s.SetFdatasync(func(int) error {
+		if calls++; calls == 2 {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := s.Sync(); !errors.Is(err, syscall.EIO) {
+			t.Errorf("Sync = %v; want EIO", err)
+		}
+	}
+	if calls != 2 {
+		t.Errorf("fdatasync was called %d times, want 2", calls)
+	}
+}
