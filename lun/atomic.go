@@ -62,6 +62,9 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 	c.OutLen = n * d.blockSize
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	old := make([]byte, n*d.blockSize)
 	if _, err := d.store.ReadAt(old, int64(lba*d.blockSize)); err != nil {
 		return d.readError(err, lba*d.blockSize)

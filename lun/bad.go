@@ -111,6 +111,9 @@ func (d *Disk) writeLong(_ *nexus, c *Command) Sense {
 	}
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	if !d.bad.spoil(lba, n) {
 		return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	}

@@ -74,6 +74,8 @@ type Command struct {
 	OutLen uint64
 
 	senseBuf [MaxSense]byte
+
+	erasures uint32 // Disk.erasures when the command was let in
 }
 
 // Reset clears the command for the next use. It keeps the sense buffer.

@@ -159,6 +159,7 @@ func copySegment(b []byte, targets []*Disk) (seg segment, s Sense) {
 // run copies a segment for an initiator that may read the one disk and write
 // the other. by is the disk that was asked.
 func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
+	erasures := s.to.erasures.Load() // before its state
 	fromBlocks, toBlocks := s.bytes/s.from.blockSize, s.bytes/s.to.blockSize
 	switch {
 	case s.from.closedTo(by, n, reads), s.to.closedTo(by, n, writes):
@@ -178,7 +179,7 @@ func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 		default:
 		}
 		part := buf[:min(s.bytes-done, scratchSize)]
-		if !s.from.copyOut(part, s.fromLBA*s.from.blockSize+done) || !s.to.copyIn(part, s.toLBA*s.to.blockSize+done) {
+		if !s.from.copyOut(part, s.fromLBA*s.from.blockSize+done) || !s.to.copyIn(part, s.toLBA*s.to.blockSize+done, erasures) {
 			return copyAborted(ASCNone)
 		}
 		done += uint64(len(part))
@@ -215,10 +216,13 @@ func (d *Disk) copyOut(p []byte, off uint64) bool {
 	return true
 }
 
-func (d *Disk) copyIn(p []byte, off uint64) bool {
+func (d *Disk) copyIn(p []byte, off uint64, erasures uint32) bool {
 	lba, n := off/d.blockSize, uint64(len(p))/d.blockSize
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
+	if d.overtaken(erasures).Key != NoSense {
+		return false
+	}
 	if _, err := d.store.WriteAt(p, int64(off)); err != nil {
 		d.writeError(err, off)
 		return false

@@ -124,6 +124,8 @@ type Disk struct {
 	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
 	state   atomic.Uint32                     // see ready.go
 
+	erasures atomic.Uint32 // FORMAT UNITs and SANITIZEs that have begun
+
 	protectedAs atomic.Uint32 // see protectionType
 
 	// Copies of mode page bits.
@@ -322,6 +324,7 @@ func (d *Disk) DataLength(cdb []byte) (out, in uint64) {
 // Execute implements [Unit].
 func (d *Disk) Execute(c *Command) {
 	c.Status = Good
+	c.erasures = d.erasures.Load() // before state; see erase
 	n := d.nexusOf(c.Nexus)
 	e, s := d.table.find(c.CDB)
 	if n.pending.Load() && (e == nil || e.class&quiet == 0) {

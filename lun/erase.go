@@ -44,11 +44,12 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 	}
 	d.job.Store(j)
 	d.state.Store(d.state.Load() | running)
+	d.erasures.Add(1) // after state, so that who sees it sees that too
 	d.background.Add(1)
 	d.mu.Unlock()
 	go func() {
 		defer d.background.Done()
-		// Commands that were let in before end first.
+		// Commands that were let in before end first, or find themselves overtaken.
 		d.locks.lock(0, d.blocks)
 		j.sense = work(j)
 		if j.sense.Key == NoSense {
@@ -83,6 +84,17 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 	case <-c.Cancel:
 		return Sense{Key: AbortedCommand}
 	}
+}
+
+// overtaken returns why a command that writes can't do so anymore: an erasure has
+// begun since it was let in, when as many had begun as it says, and what it
+// wrote would be left behind. The locks of the blocks are held.
+func (d *Disk) overtaken(erasures uint32) Sense {
+	if d.erasures.Load() == erasures {
+		return Sense{}
+	}
+	j := d.job.Load()
+	return Sense{Key: NotReady, Code: j.code, Specific: j.progress(d.opt.EraseTime)}
 }
 
 // wait sleeps until the disk is closed.

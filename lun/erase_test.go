@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"lunlab/lun"
+	"lunlab/lun/store"
 )
 
 func sanitizeCDB(flags byte, n int) []byte {
@@ -116,6 +118,51 @@ func TestEraseInProgress(t *testing.T) {
 		}
 		o.do("00 00 00 00 00 00", nil, 0).good()
 	}
+}
+
+// gate holds up the first write.
+type gate struct {
+	store.Store
+	once          sync.Once
+	entered, open chan struct{}
+}
+
+func (g *gate) WriteAt(p []byte, off int64) (int, error) {
+	g.once.Do(func() {
+		close(g.entered)
+		<-g.open
+	})
+	return g.Store.WriteAt(p, off)
+}
+
+// TestEraseOvertakes has a FORMAT UNIT come in the middle of a copy to the disk:
+// nothing of the copy is written after it.
+func TestEraseOvertakes(t *testing.T) {
+	var set lun.CopySet
+	g := &gate{Store: mustMem(t, 1<<20), entered: make(chan struct{}), open: make(chan struct{})}
+	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	o := hostOf(t, g, lun.DiskOptions{Copies: &set})
+	const n = 512 // more than one piece
+	h.run(transfer(0x2a, 0, n, 0), pattern(n*512, 3), 0).good()
+	copied := make(chan answer)
+	go func() {
+		copied <- h.copyBlocks(1, 0, cat(target(h.disk), target(o.disk)), segmentOf(0, 0, 1, n, 0, 0))
+	}()
+	<-g.entered
+	o.do("04 10 00 00 00 00", []byte{0, 0x82, 0, 0}, 0).good() // IMMED
+	time.Sleep(10 * time.Millisecond)                          // it waits for the piece that is being written
+	close(g.open)
+	a := <-copied
+	a.fails(lun.CopyAborted, lun.ASCNone)
+	for o.do("00 00 00 00 00 00", nil, 0).status != lun.Good {
+		time.Sleep(time.Millisecond)
+	}
+	if a := o.run(transfer(0x28, 0, n, 0), nil, n*512).good(); !bytes.Equal(a.data, make([]byte, n*512)) {
+		t.Error("data was written after FORMAT UNIT")
+	}
+	// What comes afterwards isn't kept from anything.
+	h.copyBlocks(1, 0, cat(target(h.disk), target(o.disk)), segmentOf(0, 0, 1, n, 0, 0)).good()
+	o.run(transfer(0x2a, 0, 1, 0), pattern(512, 1), 0).good()
 }
 
 func TestEraseOutlivesItsCommand(t *testing.T) {

@@ -112,6 +112,9 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	}
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	switch unmap := flags(c.CDB)&8 != 0; {
 	case !isZero(block):
 		s = d.fill(block, lba, n)
@@ -224,7 +227,10 @@ func (d *Disk) unmap(_ *nexus, c *Command) Sense {
 			continue
 		}
 		d.lockWrite(lba, n)
-		s := d.unmapBlocks(lba, n)
+		s := d.overtaken(c.erasures)
+		if s.Key == NoSense {
+			s = d.unmapBlocks(lba, n)
+		}
 		d.unlockWrite(lba, n)
 		if s.Key != NoSense {
 			return s

@@ -197,7 +197,9 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 		return s
 	}
 	d.lockWrite(lba, n)
-	s = d.put(c.DataOut, p, lba, n)
+	if s = d.overtaken(c.erasures); s.Key == NoSense {
+		s = d.put(c.DataOut, p, lba, n)
+	}
 	d.unlockWrite(lba, n)
 	if s.Key != NoSense {
 		return s

@@ -184,6 +184,9 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	c.OutLen = n * p.size(d.blockSize)
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	if s := d.put(c.DataOut, p, lba, n); s.Key != NoSense {
 		return s
 	}
@@ -226,6 +229,9 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	c.OutLen = 2 * n * d.blockSize
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	if s := d.spoiled(lba, n); s.Key != NoSense {
 		return s
 	}
@@ -252,6 +258,9 @@ func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
 	c.OutLen = n * d.blockSize
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	if s := d.spoiled(lba, n); s.Key != NoSense {
 		return s
 	}
