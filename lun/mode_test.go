@@ -152,6 +152,29 @@ func TestModeSave(t *testing.T) {
 	h.do("1a 08 c8 00 ff 00", nil, 255).is("17001000 8812" + "000000000000000000000000000000000000")
 }
 
+// A reset that turns the write cache off flushes it, as MODE SELECT does.
+func TestResetFlushes(t *testing.T) {
+	for _, e := range []lun.Event{lun.LogicalUnitReset, lun.HardReset} {
+		s := &broken{Store: mustMem(t, 1<<20)}
+		h := hostOf(t, s, lun.DiskOptions{WriteThrough: true})
+		h.disk.Notify(nil, e)
+		h.do("00 00 00 00 00 00", nil, 0)
+		h.selectPage(0, caching).good() // WCE, not saved
+		h.run(transfer(0x2a, 0, 1, 0), make([]byte, 512), 0).good()
+		if got := s.syncs.Load(); got != 0 {
+			t.Errorf("%d syncs before the reset, want 0", got)
+		}
+		h.disk.Notify(nil, e)
+		if got := s.syncs.Load(); got != 1 {
+			t.Errorf("%d syncs when the reset turned the write cache off, want 1", got)
+		}
+		h.disk.Notify(nil, e)
+		if got := s.syncs.Load(); got != 1 {
+			t.Errorf("%d syncs after a reset that changed nothing, want 1", got)
+		}
+	}
+}
+
 func TestModesAct(t *testing.T) {
 	s := &broken{Store: mustMem(t, 1<<20)}
 	h := hostOf(t, s, lun.DiskOptions{})

@@ -114,8 +114,19 @@ func (d *Disk) Notify(id *Nexus, e Event) {
 	if id != nil {
 		n = d.nexusOf(id)
 	}
+	if d.notify(n, e) {
+		// There is nobody to tell of an error. What a store has lost it says again
+		// at the next flush.
+		d.flush()
+	}
+}
+
+// notify does what Notify says, and tells whether the write cache was turned off,
+// as the modes may say that a reset goes back to: what is in it is to be flushed.
+func (d *Disk) notify(n *nexus, e Event) (uncached bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	cached := d.writeBack.Load()
 	switch e {
 	case LogicalUnitReset:
 		d.reset(ASCBusDeviceReset)
@@ -126,6 +137,7 @@ func (d *Disk) Notify(id *Nexus, e Event) {
 	case LUNsChanged:
 		d.attendOthers(nil, ASCReportedLUNsDataHasChanged)
 	}
+	return cached && !d.writeBack.Load()
 }
 
 // reset is a logical unit reset (SAM-5 6.3.3). Disk.mu is held.

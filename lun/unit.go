@@ -24,7 +24,8 @@ type Unit interface {
 	// goroutine, the others where it received them.
 	Blocking() bool
 
-	// Notify tells the unit what befell it or a nexus.
+	// Notify tells the unit what befell it or a nexus. It may block when
+	// Execute may.
 	Notify(n *Nexus, e Event)
 }
 
