@@ -98,8 +98,11 @@ func (o *output) resend(pool *bufferPool, match func(s *sent, bhs []byte, last b
 }
 
 func (o *output) copyLocked(pool *bufferPool, b []byte) bool {
+	if o.err != nil {
+		return false
+	}
 	buf := pool.get(len(b))
-	if buf == nil || o.err != nil {
+	if buf == nil {
 		return false
 	}
 	copy(buf.b, b)
