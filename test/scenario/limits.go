@@ -19,7 +19,7 @@ const (
 	caseTimeout  = 90 * time.Second
 	stuckTime    = 15 * time.Second // a scan that takes longer hangs
 	iopsTime     = time.Second
-	turnover     = 400 * time.Millisecond // scsi_debug's commands have ended by then
+	turnover     = 200 * time.Millisecond // ten times what a command of scsi_debug takes
 	fillQuiet    = 200 * time.Millisecond // nothing more comes
 	fillPatience = 3 * time.Second        // the same, while they are fewer than predicted
 	fillTries    = 5
@@ -283,7 +283,7 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	}
 	r.check(what+", reads back", w.QueueDepth, read, "")
 
-	if err := r.turnOver(ctx); err != nil {
+	if err := r.turnOver(ctx, w.MaxInFlight); err != nil {
 		return err
 	}
 	if err := r.watch(); err != nil {
@@ -296,23 +296,34 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	return nil
 }
 
-// turnOver lets all end that was started so far.
-func (r *run) turnOver(ctx context.Context) error {
-	m := r.disk.meter
-	if m == nil {
-		return sleep(ctx, turnover)
+// turnOver lets all end that was started so far, at the target and then in the
+// kernel, which may have thousands of completions to see to. It gives up on a
+// kernel that stays above most in flight: the watch that follows will show it.
+func (r *run) turnOver(ctx context.Context, most int) error {
+	if m := r.disk.meter; m != nil {
+		limited, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("commands that were let go did not end"))
+		defer cancel()
+		until := m.Done() + uint64(m.InFlight())
+		m.Release()
+		for m.Done() < until {
+			if err := sleep(limited, 5*time.Millisecond); err != nil {
+				return err
+			}
+		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("commands that were let go did not end"))
-	defer cancel()
-	until := m.Done() + uint64(m.InFlight())
-	m.Release()
-	for m.Done() < until {
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+	if err := sleep(ctx, turnover); err != nil {
+		return err
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		dev, err := r.probed()
+		if err != nil || dev.InFlight <= most {
+			return err
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	// Those that had their token, but were not at the target yet.
-	return sleep(ctx, turnover/4)
+	return nil
 }
 
 // watch begins a new watch of both witnesses and, where the target is ours,
@@ -345,7 +356,7 @@ func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error)
 			m.Release()
 			m.Hold()
 		}
-	} else if _, err := target.Settle(ctx, r.peakNow, want, 3*turnover/2, fillPatience); err != nil {
+	} else if _, err := target.Settle(ctx, r.peakNow, want, 3*turnover, fillPatience); err != nil {
 		return probe.Device{}, err
 	}
 	dev, err := r.probed()
