@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -103,6 +102,7 @@ func (c *conn) serve() {
 		c.out.release()
 	}
 	c.out.fail(net.ErrClosed)
+	c.in.buf = nil // a lost connection stays for a while
 	if c.sess != nil {
 		c.leaveSession(err)
 	} else if err != nil && !errors.Is(err, io.EOF) {
@@ -124,10 +124,10 @@ func (c *conn) leaveSession(err error) {
 	if mine {
 		delete(x.conns, c.cid)
 	}
-	keep := x.params.ErrorRecoveryLevel > 1 && !orderly && !x.closed && c.phase.Load() == phaseFull
-	if keep && !slices.Contains(x.lost, c) {
-		c.lostAt = time.Now()
-		x.lost = append(x.lost, c)
+	keep := false
+	var given []*conn
+	if !orderly && c.phase.Load() == phaseFull {
+		keep, given = x.loseLocked(c)
 	}
 	last := len(x.conns) == 0 && len(x.lost) == 0
 	var others []*conn
@@ -146,7 +146,10 @@ func (c *conn) leaveSession(err error) {
 	}
 	x.dropHeld(c)
 	if !keep {
-		x.abandon(c)
+		given = append(given, c)
+	}
+	for _, o := range given {
+		x.abandon(o)
 	}
 	if mine && len(others) > 0 && !orderly {
 		// The other connections tell of it (RFC 7143 11.9.1, event 2).

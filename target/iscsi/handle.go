@@ -233,7 +233,7 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 			r.Response = pdu.LogoutCIDNotFound
 		case o != nil:
 			delete(x.conns, p.CID)
-			x.loseLocked(o)
+			_, given = x.loseLocked(o)
 			lost = append(lost, o)
 		}
 	}

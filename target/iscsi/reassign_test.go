@@ -172,6 +172,50 @@ func TestReinstateConnection(t *testing.T) {
 	logout(again)
 }
 
+// TestLostIsBounded loses connections over and over, each with a task that waits for
+// data, and recovers none.
+func TestLostIsBounded(t *testing.T) {
+	l := newLab(t, multi)
+	r := dial(t, l.addr)
+	r.login(erl2...)
+	left := func(want int) {
+		t.Helper()
+		n := 0
+		for deadline := time.Now().Add(rawTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			n = 0
+			for _, u := range l.tgt.Device.Units() {
+				n += u.InFlight()
+			}
+			if n == want {
+				return
+			}
+		}
+		t.Fatalf("%d tasks wait, want %d", n, want)
+	}
+	tags := uint32(0)
+	lose := func(cid uint16) {
+		t.Helper()
+		x := r.another(l, cid)
+		tags += 1 << 16
+		x.itt = tags
+		x.send(x.command(0xa0, 512, write10(0, 1)...).put(8, 0, unlimited), nil)
+		x.recv(0x31)
+		x.nc.Close()
+		r.recv(0x32)
+		r.cmdSN = x.cmdSN
+	}
+	for range 12 {
+		lose(1)
+	}
+	left(1)
+	for cid := range uint16(12) {
+		lose(cid + 2)
+	}
+	left(4)
+	r.alive()
+	logout(r)
+}
+
 // TestRecoveryExpires doesn't recover a lost connection in time.
 func TestRecoveryExpires(t *testing.T) {
 	l := newLab(t, multi)

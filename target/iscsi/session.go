@@ -267,29 +267,46 @@ func (x *session) join(c *conn, cmdSN uint32) pdu.LoginStatus {
 	}
 	x.conns[c.cid] = c
 	c.sess = x
-	keep := old != nil && x.loseLocked(old)
+	keep := false
+	var given []*conn
+	if old != nil {
+		keep, given = x.loseLocked(old)
+	}
 	x.mu.Unlock()
 	if old != nil {
 		old.nc.Close()
 		x.dropHeld(old)
 		if !keep {
-			x.abandon(old)
+			given = append(given, old)
 		}
+	}
+	for _, o := range given {
+		x.abandon(o)
 	}
 	return pdu.LoginSuccess
 }
 
 // loseLocked makes c, which is in conns no more, one whose tasks may be
-// reassigned, if recovery of connections was agreed on.
-func (x *session) loseLocked(c *conn) bool {
+// reassigned, if recovery of connections was agreed on, and tells whether it is. It
+// returns those that the caller has to abandon for it: an older one with its CID, and
+// the oldest if there are as many lost ones as the session may have connections.
+func (x *session) loseLocked(c *conn) (kept bool, given []*conn) {
 	if x.params.ErrorRecoveryLevel < 2 || x.closed {
-		return false
+		return false, nil
 	}
-	if !slices.Contains(x.lost, c) {
-		c.lostAt = time.Now()
-		x.lost = append(x.lost, c)
+	if !c.lostAt.IsZero() {
+		return slices.Contains(x.lost, c), nil
 	}
-	return true
+	c.lostAt = time.Now()
+	if o := x.takeLost(c.cid); o != nil {
+		given = append(given, o)
+	}
+	if len(x.lost) >= int(x.params.MaxConnections) {
+		given = append(given, x.lost[0])
+		x.lost = slices.Delete(x.lost, 0, 1)
+	}
+	x.lost = append(x.lost, c)
+	return true, given
 }
 
 // dropHeld forgets what of a connection that is gone waited for its turn: the
@@ -321,10 +338,19 @@ func (x *session) abandon(c *conn) {
 	}
 }
 
+// maxPatience bounds how long the tasks of a lost connection wait, as the initiator
+// has the last word on DefaultTime2Wait (RFC 7143 13.15).
+const maxPatience = 2 * time.Minute
+
+// patience is how long the tasks of a lost connection wait.
+func (p *Params) patience() time.Duration {
+	return min(time.Duration(p.DefaultTime2Wait+p.DefaultTime2Retain)*time.Second, maxPatience)
+}
+
 // expire gives up lost connections that nobody has asked for in time, and the
 // session with the last of them.
 func (x *session) expire(now time.Time) {
-	patience := time.Duration(x.params.DefaultTime2Wait+x.params.DefaultTime2Retain) * time.Second
+	patience := x.params.patience()
 	x.mu.Lock()
 	var gone []*conn
 	x.lost = slices.DeleteFunc(x.lost, func(c *conn) bool {
