@@ -2,8 +2,13 @@ package iscsi_test
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 	"time"
+
+	"lunlab/lun"
+	"lunlab/target"
+	"lunlab/target/iscsi"
 )
 
 // lose begins three tasks on a connection of its own and loses it: a read that is
@@ -241,4 +246,42 @@ func TestRecoveryExpires(t *testing.T) {
 			t.Fatalf("%d bytes of buffers are left", l.srv.Status().BufferBytes)
 		}
 	}
+}
+
+// slow is a unit whose commands take until it is closed, aborted or not.
+type slow struct {
+	lun.Unit
+	until chan struct{}
+}
+
+func (slow) Blocking() bool { return true }
+
+func (u slow) Execute(c *lun.Command) {
+	<-u.until
+	u.Unit.Execute(c)
+}
+
+// TestExpireSlowly gives up a lost connection whose command doesn't end. Another
+// that takes too long to log in is dropped all the same.
+func TestExpireSlowly(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, tgt *iscsi.Target) {
+		multi(o, tgt)
+		o.LoginTimeout = 2 * time.Second
+	})
+	until := make(chan struct{})
+	end := sync.OnceFunc(func() { close(until) })
+	t.Cleanup(end)
+	const number = 6
+	if _, err := l.tgt.Device.Add(number, slow{l.meter, until}, target.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	r := dial(t, l.addr)
+	r.login(append(erl2, "DefaultTime2Wait=0", "DefaultTime2Retain=0")...)
+	r.send(r.command(0x80, 0, 0).put(8, 0, number), nil)
+	r.alive()
+	r.nc.Close()
+	time.Sleep(time.Second) // the watch comes by
+	dial(t, l.addr).closed()
+	end()
+	l.rest(t)
 }

@@ -348,7 +348,7 @@ func (p *Params) patience() time.Duration {
 }
 
 // expire gives up lost connections that nobody has asked for in time, and the
-// session with the last of them.
+// session with the last of them, in a goroutine of the server's.
 func (x *session) expire(now time.Time) {
 	patience := x.params.patience()
 	x.mu.Lock()
@@ -362,12 +362,18 @@ func (x *session) expire(now time.Time) {
 	})
 	last := len(gone) > 0 && len(x.conns) == 0 && len(x.lost) == 0
 	x.mu.Unlock()
-	for _, c := range gone {
-		x.abandon(c)
+	if len(gone) == 0 {
+		return
 	}
-	if last {
-		x.close("nobody recovered its connection in time")
-	}
+	// Commands may take their time to end.
+	x.srv.wg.Go(func() {
+		for _, c := range gone {
+			x.abandon(c)
+		}
+		if last {
+			x.close("nobody recovered its connection in time")
+		}
+	})
 }
 
 // close ends the session and its connections. When it returns, its tasks have
