@@ -434,7 +434,7 @@ func (c *conn) ping() {
 	c.send(p.Encode, nil)
 	// The output may be stuck behind a peer that doesn't read, which the
 	// writer's own time-out sees to.
-	go c.out.flush(false)
+	c.srv.wg.Go(func() { c.out.flush(false) })
 }
 
 func u32(b []byte) uint32      { return binary.BigEndian.Uint32(b) }

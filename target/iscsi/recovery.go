@@ -299,6 +299,6 @@ func (c *conn) askForLate(now time.Time) {
 		}
 	}
 	if asked {
-		go c.out.flush(false)
+		c.srv.wg.Go(func() { c.out.flush(false) })
 	}
 }
