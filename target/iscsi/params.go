@@ -246,6 +246,10 @@ func yesNo(b bool) string {
 // finish makes the parameters fit each other once all are known.
 func (p *Params) finish() {
 	p.FirstBurstLength = min(p.FirstBurstLength, p.MaxBurstLength)
+	if p.DataSequenceInOrder && p.ErrorRecoveryLevel > 0 {
+		// RFC 7143 13.19. What was answered may be more; the target asks for less.
+		p.MaxOutstandingR2T = 1
+	}
 }
 
 // takeSession takes over what is the session's, for a further connection of it.

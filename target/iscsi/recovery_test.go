@@ -125,10 +125,29 @@ func TestDataSNACK(t *testing.T) {
 	r.alive()
 }
 
+// TestOneR2T gets one R2T at a time if sequences come in order and may have to be
+// recovered (RFC 7143 13.19).
+func TestOneR2T(t *testing.T) {
+	l := newLab(t, nil)
+	r := erl1(t, l, "MaxOutstandingR2T=4", "MaxBurstLength=1024", "FirstBurstLength=512", "DataSequenceInOrder=Yes")
+	data := random(4096, 6)
+	r.send(r.command(0xa0, 4096, write10(0, 8)...), data[:512])
+	q := r.recv(0x31)
+	r.silence()
+	for end := uint32(0); end < 4096; {
+		off, n := q.u32(40), q.u32(44)
+		r.send(r.dataOut(true, q.u32(16), q.u32(20), 0, off), data[off:off+n])
+		if end = off + n; end < 4096 {
+			q = r.recv(0x31)
+		}
+	}
+	r.good()
+}
+
 // TestR2TSNACK asks for R2Ts again.
 func TestR2TSNACK(t *testing.T) {
 	l := newLab(t, nil)
-	r := erl1(t, l, "MaxOutstandingR2T=4", "MaxBurstLength=1024", "FirstBurstLength=512")
+	r := erl1(t, l, "MaxOutstandingR2T=4", "MaxBurstLength=1024", "FirstBurstLength=512", "DataSequenceInOrder=No")
 	data := random(4096, 6)
 	r.send(r.command(0xa0, 4096, write10(0, 8)...), data[:512])
 	var all []packet
