@@ -97,7 +97,10 @@ start() {
 }
 start
 iscsid -f > iscsid.log 2>&1 &
-sleep 1
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  case "$(cat /proc/net/unix)" in *@ISCSIADM_ABSTRACT_NAMESPACE*) break;; esac # it listens
+  sleep 0.5
+done
 iscsiadm -m discovery -t sendtargets -p 127.0.0.1:3260
 iscsiadm -m node -T $base:disks -p 127.0.0.1:3260 --login
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
