@@ -147,6 +147,9 @@ func TestOutOfOrder(t *testing.T) {
 		ids[i], _ = p.submit(b, 0, 0, nil)
 	}
 	p.ring()
+	for end := time.Now().Add(10 * time.Second); r.snapshot().InFlight < 4 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	for _, i := range []byte{2, 0, 3, 1} {
 		close(gates[i])
 		c := p.wait(1)[0]

@@ -226,6 +226,9 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 	}
 	defer fio.kill()
 	defer r.release() // first, or fio could not end
+	if err := r.waitFirst(ctx); err != nil {
+		return err
+	}
 	dev, err := r.peak(ctx, r.pred.MaxInFlight, &r.Before)
 	if err != nil {
 		return err
@@ -252,6 +255,19 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 	r.step("stop fio")
 	_, err = fio.stop()
 	return err
+}
+
+// waitFirst waits until fio's first command has come: patience with what is
+// missing begins there.
+func (r *run) waitFirst(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("no command of fio came"))
+	defer cancel()
+	for r.peakNow() == 0 {
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write writes a queue_depth while I/O runs and watches what is in flight then.
