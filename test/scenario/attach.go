@@ -62,7 +62,8 @@ func (rn *runner) attachLoop(ctx context.Context, c Case) (_ *disk, err error) {
 			err = errors.Join(err, d.remove())
 		}
 	}()
-	dev, err := rn.engine.Create(ctx, tcmu.Config{Name: deviceName, Size: diskSize}, d.meter)
+	// Under emulation thousands of commands can take longer than the kernel's 30 s.
+	dev, err := rn.engine.Create(ctx, tcmu.Config{Name: deviceName, Size: diskSize, CommandTimeout: -1}, d.meter)
 	if err != nil {
 		return nil, err
 	}

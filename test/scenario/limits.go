@@ -137,8 +137,8 @@ func (r *run) exercise(ctx context.Context) error {
 		return err
 	}
 	// An I/O scheduler has tags of its own, fewer than can_queue; merging makes
-	// one command of two I/Os.
-	if err := errors.Join(d.set("none", "queue/scheduler"), d.set(2, "queue/nomerges")); err != nil {
+	// one command of two I/Os; a command that waits its turn is not to time out.
+	if err := errors.Join(d.set("none", "queue/scheduler"), d.set(2, "queue/nomerges"), d.set(300, "device/timeout")); err != nil {
 		return err
 	}
 	if err := r.checkLimits(); err != nil {
