@@ -59,6 +59,9 @@ could not run.`,
 				}
 				return nil
 			}
+			if cfg.SMP < 1 || cfg.Memory < 1 || timeout <= 0 {
+				return fmt.Errorf("--smp %d, --mem %d, --timeout %v: each has to be above 0", cfg.SMP, cfg.Memory, timeout)
+			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not done after %v (--timeout)", timeout))
 			defer cancel()
 			p := newProgress(cmd.ErrOrStderr(), len(cases))

@@ -89,7 +89,7 @@ func (x *index) load(name, params string) error {
 		if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(name, "-", "_")); err == nil {
 			return nil
 		}
-		return fmt.Errorf("%w: %s was not brought along; the kernel may have it built in", ErrNoModule, name)
+		return fmt.Errorf("%w: %s was not brought along: the kernel's folder of modules (--modules) doesn't have it, and /sys/module doesn't show it built in", ErrNoModule, name)
 	}
 	for _, d := range m.Depends {
 		if err := x.load(d, ""); err != nil && !errors.Is(err, ErrNoModule) {

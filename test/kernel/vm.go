@@ -372,7 +372,7 @@ func (vm *VM) Run(ctx context.Context, argv, env []string, stdout, stderr io.Wri
 		case <-ctx.Done():
 			vm.kill()
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return 0, vm.failed("the guest did not end " + argv[0] + " in time")
+				return 0, vm.failed(fmt.Sprintf("the guest did not end %s in time: %v", argv[0], context.Cause(ctx)))
 			}
 			return 0, context.Cause(ctx)
 		}

@@ -308,7 +308,7 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	if _, err := r.peak(ctx, w.MaxInFlight, peak); err != nil {
 		return err
 	}
-	r.checkPeak("most in flight then", w.MaxInFlight, *peak, w.Reason)
+	r.checkPeak(fmt.Sprintf("most in flight after queue_depth %d was written", w.Requested), w.MaxInFlight, *peak, w.Reason)
 	return nil
 }
 
