@@ -14,13 +14,13 @@ func atomicWrites(d *Disk) bool { return d.volatile && d.maxAtomic() > 0 && notZ
 
 // maxAtomic is the most blocks that WRITE ATOMIC takes.
 func (d *Disk) maxAtomic() uint64 {
-	most := min(maxAtomicBytes/d.blockSize, uint64(d.opt.MaxTransfer))
+	most := min(maxAtomicBytes/d.blockSize(), uint64(d.geometry().maxTransfer))
 	return most &^ (d.atomicUnit() - 1)
 }
 
 // atomicUnit is what an atomic write has to be a multiple of and aligned to: the
 // blocks of a physical one.
-func (d *Disk) atomicUnit() uint64 { return 1 << d.opt.PhysicalExponent }
+func (d *Disk) atomicUnit() uint64 { return 1 << d.geometry().exponent }
 
 // atomicExtent is extent for WRITE ATOMIC(16), and what is wrong with it. There
 // are no atomic boundaries.
@@ -43,7 +43,7 @@ func movesAtomic(d *Disk, cdb []byte) (out, in uint64) {
 	if s.Key != NoSense {
 		return 0, 0
 	}
-	return n * d.blockSize, 0
+	return n * d.blockSize(), 0
 }
 
 // writeAtomic writes all of the blocks or none (SBC-4 5.44): no other command
@@ -56,18 +56,18 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
 		return s
 	}
-	if total(c.DataOut) < n*d.blockSize {
+	if total(c.DataOut) < n*d.blockSize() {
 		return InvalidField(12, 7)
 	}
-	c.OutLen = n * d.blockSize
+	c.OutLen = n * d.blockSize()
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
-	old := make([]byte, n*d.blockSize)
-	if _, err := d.store.ReadAt(old, int64(lba*d.blockSize)); err != nil {
-		return d.readError(err, lba*d.blockSize)
+	old := make([]byte, n*d.blockSize())
+	if _, err := d.store.ReadAt(old, int64(lba*d.blockSize())); err != nil {
+		return d.readError(err, lba*d.blockSize())
 	}
 	if s := d.writeBlocks(c.DataOut, 0, lba, n); s.Key != NoSense {
 		// What was written had room, so that what was there has it too.

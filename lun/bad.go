@@ -105,9 +105,9 @@ func (d *Disk) writeLong(_ *nexus, c *Command) Sense {
 	}
 	n := uint64(1)
 	if c.CDB[1]&0x20 != 0 { // PBLOCK
-		unit := uint64(1) << d.opt.PhysicalExponent
+		unit := uint64(1) << d.geometry().exponent
 		lba &^= unit - 1
-		n = min(unit, d.blocks-lba)
+		n = min(unit, d.Blocks()-lba)
 	}
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)

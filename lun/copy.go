@@ -145,12 +145,12 @@ func copySegment(b []byte, targets []*Disk) (seg segment, s Sense) {
 		return seg, copyAborted(ASCUnreachableCopyTarget)
 	}
 	seg = segment{targets[from], targets[to], be64(b[12:]), be64(b[20:]), 0}
-	unit := seg.from.blockSize
+	unit := seg.from.blockSize()
 	if b[1]&2 != 0 { // DC: the count is in blocks of the destination
-		unit = seg.to.blockSize
+		unit = seg.to.blockSize()
 	}
 	seg.bytes = n * unit
-	if seg.bytes%seg.from.blockSize != 0 || seg.bytes%seg.to.blockSize != 0 {
+	if seg.bytes%seg.from.blockSize() != 0 || seg.bytes%seg.to.blockSize() != 0 {
 		return seg, copyAborted(ASCCopySegmentGranularityViolation)
 	}
 	return seg, Sense{}
@@ -160,7 +160,7 @@ func copySegment(b []byte, targets []*Disk) (seg segment, s Sense) {
 // the other. by is the disk that was asked.
 func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 	erasures := s.to.erasures.Load() // before its state
-	fromBlocks, toBlocks := s.bytes/s.from.blockSize, s.bytes/s.to.blockSize
+	fromBlocks, toBlocks := s.bytes/s.from.blockSize(), s.bytes/s.to.blockSize()
 	switch {
 	case s.from.closedTo(by, n, reads), s.to.closedTo(by, n, writes):
 		return copyAborted(ASCUnreachableCopyTarget)
@@ -179,7 +179,7 @@ func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 		default:
 		}
 		part := buf[:min(s.bytes-done, scratchSize)]
-		if !s.from.copyOut(part, s.fromLBA*s.from.blockSize+done) || !s.to.copyIn(part, s.toLBA*s.to.blockSize+done, erasures) {
+		if !s.from.copyOut(part, s.fromLBA*s.from.blockSize()+done) || !s.to.copyIn(part, s.toLBA*s.to.blockSize()+done, erasures) {
 			return copyAborted(ASCNone)
 		}
 		done += uint64(len(part))
@@ -203,7 +203,7 @@ func (d *Disk) closedTo(by *Disk, n *nexus, c class) bool {
 }
 
 func (d *Disk) copyOut(p []byte, off uint64) bool {
-	lba, n := off/d.blockSize, uint64(len(p))/d.blockSize
+	lba, n := off/d.blockSize(), uint64(len(p))/d.blockSize()
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
 	if d.spoiled(lba, n).Key != NoSense {
@@ -217,7 +217,7 @@ func (d *Disk) copyOut(p []byte, off uint64) bool {
 }
 
 func (d *Disk) copyIn(p []byte, off uint64, erasures uint32) bool {
-	lba, n := off/d.blockSize, uint64(len(p))/d.blockSize
+	lba, n := off/d.blockSize(), uint64(len(p))/d.blockSize()
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
 	if d.overtaken(erasures).Key != NoSense {
@@ -288,7 +288,7 @@ func (d *Disk) copyParameters(_ *nexus, c *Command) Sense {
 	put16(b[8:], maxCopyTargets)
 	put16(b[10:], maxCopySegments)
 	put32(b[12:], maxCopyList)
-	put32(b[16:], uint32(maxSegment*d.blockSize))
+	put32(b[16:], uint32(maxSegment*d.blockSize()))
 	put16(b[34:], heldResults) // total concurrent copies
 	b[36] = heldResults
 	b[37] = 9 // data segment granularity: 512 bytes
@@ -319,7 +319,7 @@ func (d *Disk) thirdPartyCopy() []byte {
 	general := make([]byte, 32)
 	put32(general, heldResults)
 	put32(general[4:], heldResults)
-	put32(general[8:], uint32(maxSegment*d.blockSize))
+	put32(general[8:], uint32(maxSegment*d.blockSize()))
 	general[12] = 9
 	add(0x8001, general)
 	return b

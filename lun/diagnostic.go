@@ -61,7 +61,7 @@ func (d *Disk) testEnds() Sense {
 	if s := d.readable(0, 1); s.Key != NoSense {
 		return s
 	}
-	return d.readable(d.blocks-1, 1)
+	return d.readable(d.Blocks()-1, 1)
 }
 
 func (d *Disk) selfTestLog() []logParameter {

@@ -111,19 +111,18 @@ type DiskOptions struct {
 // tear a COMPARE AND WRITE, and allocate nothing. What else there is of state
 // is under mu, with atomic copies of what READ and WRITE need to know.
 type Disk struct {
-	opt       DiskOptions
-	store     store.Store
-	sparse    store.Sparse // nil unless thin
-	blockSize uint64
-	blocks    uint64
-	blocking  bool
-	volatile  bool // the store is memory
-	table     *table
-	locks     rangeLock
+	opt      DiskOptions
+	store    store.Store
+	sparse   store.Sparse // nil unless thin
+	blocking bool
+	volatile bool // the store is memory
+	table    *table
+	locks    rangeLock
 
 	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
 	state   atomic.Uint32                     // see ready.go
 
+	shape    atomic.Pointer[geometry]
 	erasures atomic.Uint32 // FORMAT UNITs and SANITIZEs that have begun
 
 	protectedAs atomic.Uint32 // see protectionType
@@ -167,16 +166,12 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	if err := d.setOptions(o); err != nil {
 		return nil, fmt.Errorf("lun: %w", err)
 	}
-	d.blockSize = uint64(d.opt.BlockSize)
-	d.blocks = uint64(max(s.Size(), 0)) / d.blockSize
-	if d.protectable() {
-		// Whole physical blocks of them: the sum is odd anyway.
-		d.blocks = uint64(max(s.Size(), 0)) / (d.blockSize + tupleSize) &^ (1<<d.opt.PhysicalExponent - 1)
+	g, err := d.newGeometry(s.Size(), uint64(d.opt.BlockSize))
+	if err != nil {
+		return nil, fmt.Errorf("lun: %w", err)
 	}
+	d.shape.Store(g)
 	d.protectedAs.Store(uint32(d.opt.Protection))
-	if d.blocks == 0 {
-		return nil, fmt.Errorf("lun: a store of %d bytes has no room for a block of %d", s.Size(), d.blockSize)
-	}
 	if d.opt.Zones != nil {
 		z, err := newZones(d, *d.opt.Zones)
 		if err != nil {
@@ -290,9 +285,6 @@ func (d *Disk) setOptions(o DiskOptions) error {
 
 // Options returns the disk's options, with all that was left to be chosen.
 func (d *Disk) Options() DiskOptions { return d.opt }
-
-// Blocks returns the capacity in logical blocks.
-func (d *Disk) Blocks() uint64 { return d.blocks }
 
 // Close ends what goes on in the background, makes what was written durable, and
 // closes the store. Commands that run then, or come later, fail with HARDWARE

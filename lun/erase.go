@@ -50,10 +50,10 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 	go func() {
 		defer d.background.Done()
 		// Commands that were let in before end first, or find themselves overtaken.
-		d.locks.lock(0, d.blocks)
+		d.locks.lock(0, d.Blocks())
 		j.sense = work(j)
 		if j.sense.Key == NoSense {
-			if err := d.unseal(0, d.blocks); err != nil {
+			if err := d.unseal(0, d.Blocks()); err != nil {
 				j.sense = d.writeError(err, 0)
 			}
 		}
@@ -63,7 +63,7 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 			}
 			j.sense = d.flush()
 		}
-		d.locks.unlock(0, d.blocks)
+		d.locks.unlock(0, d.Blocks())
 		d.poolChanged()
 		d.wait(d.opt.EraseTime - time.Since(j.start))
 		d.mu.Lock()
@@ -112,7 +112,7 @@ func (d *Disk) wait(t time.Duration) {
 
 // pieces calls do for the medium piece by piece, and keeps count of progress.
 func (d *Disk) pieces(j *job, do func(off, n uint64) Sense) Sense {
-	size := d.blocks * d.blockSize
+	size := d.Blocks() * d.blockSize()
 	for off := uint64(0); off < size; off += erasePiece {
 		select {
 		case <-d.closing:
@@ -149,7 +149,7 @@ func (d *Disk) eraseAll(j *job) Sense {
 // those that are mapped: the others hold nothing to overwrite.
 func (d *Disk) overwrite(j *job, block []byte) Sense {
 	return d.pieces(j, func(off, n uint64) Sense {
-		for lba, end := off/d.blockSize, (off+n)/d.blockSize; lba < end; {
+		for lba, end := off/d.blockSize(), (off+n)/d.blockSize(); lba < end; {
 			mapped, run, s := d.mappedRun(lba)
 			if s.Key != NoSense {
 				return s

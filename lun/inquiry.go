@@ -206,16 +206,16 @@ func (d *Disk) blockLimits() []byte {
 		b[1] = maxCompare
 		put64(b[32:], maxSame)
 	}
-	put16(b[2:], 1<<d.opt.PhysicalExponent)
-	put32(b[4:], d.opt.MaxTransfer)
-	put32(b[8:], min(d.opt.MaxTransfer, uint32(1<<20/d.blockSize)))
+	put16(b[2:], 1<<d.geometry().exponent)
+	put32(b[4:], d.geometry().maxTransfer)
+	put32(b[8:], min(d.geometry().maxTransfer, uint32(1<<20/d.blockSize())))
 	if unmapsBy(ByUnmap)(d) {
 		put32(b[16:], maxUnmap)
 		put32(b[20:], maxUnmapDescriptors)
 	}
 	if d.sparse != nil {
-		put32(b[24:], 1<<d.opt.PhysicalExponent)
-		put32(b[28:], 1<<31|uint32(d.opt.LowestAligned)) // UGAVALID
+		put32(b[24:], 1<<d.geometry().exponent)
+		put32(b[28:], 1<<31|uint32(d.geometry().aligned)) // UGAVALID
 	}
 	if atomicWrites(d) {
 		put32(b[40:], uint32(d.maxAtomic()))

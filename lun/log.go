@@ -121,13 +121,13 @@ func (p logPage) of(d *Disk) bool { return p.when == nil || p.when(d) }
 // logPages lists the log pages in ascending order.
 var logPages = slices.Concat([]logPage{
 	{page: 0x02, make: func(d *Disk) []logParameter {
-		return errorCounters(d.count.writeErrors.Load(), d.count.all.blocksWritten.Load()*d.blockSize)
+		return errorCounters(d.count.writeErrors.Load(), d.count.all.blocksWritten.Load()*d.blockSize())
 	}},
 	{page: 0x03, make: func(d *Disk) []logParameter {
-		return errorCounters(d.count.readErrors.Load(), d.count.all.blocksRead.Load()*d.blockSize)
+		return errorCounters(d.count.readErrors.Load(), d.count.all.blocksRead.Load()*d.blockSize())
 	}},
 	{page: 0x05, make: func(d *Disk) []logParameter {
-		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize)
+		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize())
 	}},
 	{page: 0x0c, make: (*Disk).poolLog, when: pooled},
 	{page: 0x0d, make: func(*Disk) []logParameter { // temperature, reference temperature, degrees Celsius

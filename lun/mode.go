@@ -149,14 +149,14 @@ func (d *Disk) modeSense(_ *nexus, c *Command) Sense {
 		if long {
 			b[4] = 1 // LONGLBA
 			b = append(b, make([]byte, 16)...)
-			put64(b[8:], d.blocks)
-			put32(b[20:], uint32(d.blockSize))
+			put64(b[8:], d.Blocks())
+			put32(b[20:], uint32(d.blockSize()))
 			put16(b[6:], 16)
 		} else {
 			at := len(b)
 			b = append(b, make([]byte, 8)...)
-			put32(b[at:], uint32(min(d.blocks, 1<<32-1)))
-			put32(b[at+4:], uint32(d.blockSize)) // under 2^24
+			put32(b[at:], uint32(min(d.Blocks(), 1<<32-1)))
+			put32(b[at+4:], uint32(d.blockSize())) // under 2^24
 			b[at-1] = 8
 		}
 	}
@@ -268,10 +268,10 @@ func (d *Disk) checkDescriptor(list []byte, at, size int, long bool) Sense {
 	} else {
 		blocks, length = uint64(be32(list[at:])), uint64(be24(list[at+5:]))
 	}
-	if blocks != 0 && blocks != d.blocks && (long || blocks != 1<<32-1) {
+	if blocks != 0 && blocks != d.Blocks() && (long || blocks != 1<<32-1) {
 		return InvalidParameter(at, 7)
 	}
-	if length != d.blockSize {
+	if length != d.blockSize() {
 		return InvalidParameter(at+size-3, 7)
 	}
 	return Sense{}

@@ -116,7 +116,7 @@ func (d *Disk) passed(told *atomic.Bool, beyond, back bool, at uint64) {
 }
 
 // thresholdExponent is the logarithm of a threshold set in blocks.
-func (d *Disk) thresholdExponent() byte { return byte(bits.TrailingZeros64(setBytes / d.blockSize)) }
+func (d *Disk) thresholdExponent() byte { return byte(bits.TrailingZeros64(setBytes / d.blockSize())) }
 
 // poolLog is the logical block provisioning log page (SBC-4 6.4.5).
 func (d *Disk) poolLog() []logParameter {

@@ -134,7 +134,7 @@ func (p checks) check(block []byte, t tuple, lba, i uint64) Sense {
 }
 
 // tupleOffset is where in the store the tuple of a block lies.
-func (d *Disk) tupleOffset(lba uint64) int64 { return int64(d.blocks*d.blockSize + lba*tupleSize) }
+func (d *Disk) tupleOffset(lba uint64) int64 { return int64(d.Blocks()*d.blockSize() + lba*tupleSize) }
 
 // protectedBatch is how many blocks are looked at together: as many as fit.
 type protectedBatch struct {
@@ -146,7 +146,7 @@ var batches = sync.Pool{New: func() any { return new(protectedBatch) }}
 
 func (d *Disk) readTuples(p []byte, lba uint64) Sense {
 	if _, err := d.store.ReadAt(p, d.tupleOffset(lba)); err != nil {
-		return d.readError(err, lba*d.blockSize)
+		return d.readError(err, lba*d.blockSize())
 	}
 	invert(p)
 	return Sense{}
@@ -156,7 +156,7 @@ func (d *Disk) readTuples(p []byte, lba uint64) Sense {
 func (d *Disk) writeTuples(p []byte, lba uint64) Sense {
 	invert(p)
 	if _, err := d.store.WriteAt(p, d.tupleOffset(lba)); err != nil {
-		return d.writeError(err, lba*d.blockSize)
+		return d.writeError(err, lba*d.blockSize())
 	}
 	return Sense{}
 }
@@ -173,16 +173,16 @@ func (d *Disk) eachProtected(p checks, lba, n uint64, do func(block []byte, t tu
 	b := batches.Get().(*protectedBatch)
 	defer batches.Put(b)
 	for done := uint64(0); done < n; {
-		count := min(n-done, scratchSize/d.blockSize)
-		data, tuples := b.data[:count*d.blockSize], b.tuples[:count*tupleSize]
-		if k, err := d.store.ReadAt(data, int64((lba+done)*d.blockSize)); err != nil {
-			return d.readError(err, (lba+done)*d.blockSize+uint64(k))
+		count := min(n-done, scratchSize/d.blockSize())
+		data, tuples := b.data[:count*d.blockSize()], b.tuples[:count*tupleSize]
+		if k, err := d.store.ReadAt(data, int64((lba+done)*d.blockSize())); err != nil {
+			return d.readError(err, (lba+done)*d.blockSize()+uint64(k))
 		}
 		if s := d.readTuples(tuples, lba+done); s.Key != NoSense {
 			return s
 		}
 		for range count {
-			block, t := data[:d.blockSize], parseTuple(tuples)
+			block, t := data[:d.blockSize()], parseTuple(tuples)
 			if s := p.check(block, t, lba+done, done); s.Key != NoSense {
 				return s
 			}
@@ -191,7 +191,7 @@ func (d *Disk) eachProtected(p checks, lba, n uint64, do func(block []byte, t tu
 					return s
 				}
 			}
-			data, tuples, done = data[d.blockSize:], tuples[tupleSize:], done+1
+			data, tuples, done = data[d.blockSize():], tuples[tupleSize:], done+1
 		}
 	}
 	return Sense{}
@@ -210,7 +210,7 @@ func (d *Disk) readProtected(c *Command, p checks, lba, n uint64) Sense {
 		return Sense{}
 	})
 	if s.Key == NoSense {
-		c.InLen = n * p.size(d.blockSize)
+		c.InLen = n * p.size(d.blockSize())
 	}
 	return s
 }
@@ -222,12 +222,12 @@ func (d *Disk) writeWithTuples(data [][]byte, p checks, lba, n uint64) Sense {
 	b := batches.Get().(*protectedBatch)
 	defer batches.Put(b)
 	in := cursor{list: data}
-	n = min(n, total(data)/p.size(d.blockSize))
+	n = min(n, total(data)/p.size(d.blockSize()))
 	for done := uint64(0); done < n; {
 		var bad Sense
 		count := uint64(0)
-		for most := min(n-done, scratchSize/d.blockSize); count < most; count++ {
-			block, t := b.data[count*d.blockSize:][:d.blockSize], b.tuples[count*tupleSize:][:tupleSize]
+		for most := min(n-done, scratchSize/d.blockSize()); count < most; count++ {
+			block, t := b.data[count*d.blockSize():][:d.blockSize()], b.tuples[count*tupleSize:][:tupleSize]
 			in.read(block)
 			in.read(t)
 			i := done + count
@@ -236,8 +236,8 @@ func (d *Disk) writeWithTuples(data [][]byte, p checks, lba, n uint64) Sense {
 			}
 		}
 		at := lba + done
-		if k, err := d.store.WriteAt(b.data[:count*d.blockSize], int64(at*d.blockSize)); err != nil {
-			return d.writeError(err, at*d.blockSize+uint64(k))
+		if k, err := d.store.WriteAt(b.data[:count*d.blockSize()], int64(at*d.blockSize())); err != nil {
+			return d.writeError(err, at*d.blockSize()+uint64(k))
 		}
 		if s := d.writeTuples(b.tuples[:count*tupleSize], at); s.Key != NoSense {
 			return s
@@ -263,13 +263,13 @@ func (d *Disk) seal(lba, n uint64) Sense {
 	b := batches.Get().(*protectedBatch)
 	defer batches.Put(b)
 	for n > 0 {
-		count := min(n, scratchSize/d.blockSize)
-		data := b.data[:count*d.blockSize]
-		if k, err := d.store.ReadAt(data, int64(lba*d.blockSize)); err != nil {
-			return d.readError(err, lba*d.blockSize+uint64(k))
+		count := min(n, scratchSize/d.blockSize())
+		data := b.data[:count*d.blockSize()]
+		if k, err := d.store.ReadAt(data, int64(lba*d.blockSize())); err != nil {
+			return d.readError(err, lba*d.blockSize()+uint64(k))
 		}
 		for i := range count {
-			t := tuple{guard(data[i*d.blockSize:][:d.blockSize]), 0, uint32(lba + i)}
+			t := tuple{guard(data[i*d.blockSize():][:d.blockSize()]), 0, uint32(lba + i)}
 			if kind != 1 {
 				t.app, t.ref = unchecked, 1<<32-1
 			}

@@ -62,7 +62,7 @@ func movesSame(d *Disk, cdb []byte) (out, in uint64) {
 		return 0, 0
 	}
 	// One block more than it takes shows an initiator that sends too much.
-	return p.size(d.blockSize) + d.blockSize, 0
+	return p.size(d.blockSize()) + d.blockSize(), 0
 }
 
 // sameExtent is extent for WRITE SAME, whose length of 0 is to the end of the
@@ -74,7 +74,7 @@ func (d *Disk) sameExtent(cdb []byte) (lba, n uint64, s Sense) {
 		return 0, 0, s
 	}
 	if n == 0 && d.sparse == nil {
-		n = d.blocks - lba
+		n = d.Blocks() - lba
 	}
 	if n == 0 || n > maxSame {
 		return 0, 0, InvalidField(lengthField(cdb), 7)
@@ -97,14 +97,14 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	var block []byte
 	var t tuple
 	if !noDataOut(c.CDB) {
-		size := p.size(d.blockSize)
+		size := p.size(d.blockSize())
 		if total(c.DataOut) != size {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
 		c.OutLen = size
 		block = c.Gather(size)
 		if p.transfer {
-			block, t = block[:d.blockSize], parseTuple(block[d.blockSize:])
+			block, t = block[:d.blockSize()], parseTuple(block[d.blockSize():])
 			if s := p.check(block, t, lba, 0); s.Key != NoSense {
 				return s
 			}
@@ -121,8 +121,8 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	case unmap:
 		return d.unmapBlocks(lba, n)
 	default:
-		if err := d.zero(int64(lba*d.blockSize), int64(n*d.blockSize)); err != nil {
-			s = d.writeError(err, lba*d.blockSize)
+		if err := d.zero(int64(lba*d.blockSize()), int64(n*d.blockSize())); err != nil {
+			s = d.writeError(err, lba*d.blockSize())
 		}
 	}
 	if s.Key != NoSense {
@@ -141,11 +141,11 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 
 // unmapBlocks unmaps n blocks at lba. The lock for writing is held.
 func (d *Disk) unmapBlocks(lba, n uint64) Sense {
-	if err := d.sparse.Unmap(int64(lba*d.blockSize), int64(n*d.blockSize)); err != nil {
-		return d.writeError(err, lba*d.blockSize)
+	if err := d.sparse.Unmap(int64(lba*d.blockSize()), int64(n*d.blockSize())); err != nil {
+		return d.writeError(err, lba*d.blockSize())
 	}
 	if err := d.unseal(lba, n); err != nil {
-		return d.writeError(err, lba*d.blockSize)
+		return d.writeError(err, lba*d.blockSize())
 	}
 	return d.settle(0, lba, n)
 }
@@ -169,13 +169,13 @@ type mapped struct{ store.Store }
 func (d *Disk) fill(block []byte, lba, n uint64) Sense {
 	buf := scratch.Get().(*[scratchSize]byte)
 	defer scratch.Put(buf)
-	size := n * d.blockSize
-	for i := uint64(0); i < min(size, scratchSize); i += d.blockSize {
+	size := n * d.blockSize()
+	for i := uint64(0); i < min(size, scratchSize); i += d.blockSize() {
 		copy(buf[i:], block)
 	}
 	for off := uint64(0); off < size; {
 		part := buf[:min(size-off, scratchSize)]
-		at := lba*d.blockSize + off
+		at := lba*d.blockSize() + off
 		if done, err := d.store.WriteAt(part, int64(at)); err != nil {
 			return d.writeError(err, at+uint64(done))
 		}
@@ -214,7 +214,7 @@ func (d *Disk) unmap(_ *nexus, c *Command) Sense {
 	sum := uint64(0)
 	for i := range count {
 		lba, n := unmapRange(list, i)
-		if s := d.beyond(lba, n); s.Key != NoSense && (n > 0 || lba > d.blocks) {
+		if s := d.beyond(lba, n); s.Key != NoSense && (n > 0 || lba > d.Blocks()) {
 			return s
 		}
 		if sum += n; sum > maxUnmap {
@@ -250,7 +250,7 @@ func (d *Disk) lbaStatus(_ *nexus, c *Command) Sense {
 	}
 	var buf [8 + 16*maxStatusDescriptors]byte
 	end := 8
-	for lba < d.blocks && end < len(buf) && (end == 8 || uint64(end) < allocation) {
+	for lba < d.Blocks() && end < len(buf) && (end == 8 || uint64(end) < allocation) {
 		is, n, s := d.mappedRun(lba)
 		if s.Key != NoSense {
 			return s
@@ -271,20 +271,20 @@ func (d *Disk) lbaStatus(_ *nexus, c *Command) Sense {
 // mappedRun tells whether the block at lba is mapped, and how many from there
 // on are the same. A block of which the store has a part is.
 func (d *Disk) mappedRun(lba uint64) (mapped bool, n uint64, s Sense) {
-	most := min(d.blocks-lba, 1<<32-1)
+	most := min(d.Blocks()-lba, 1<<32-1)
 	if d.sparse == nil {
 		return true, most, Sense{}
 	}
 	for n < most {
-		off := (lba + n) * d.blockSize
-		limit := (most - n) * d.blockSize
+		off := (lba + n) * d.blockSize()
+		limit := (most - n) * d.blockSize()
 		is, size, err := d.sparse.Extent(int64(off), int64(limit))
 		if err != nil {
 			return false, 0, d.readError(err, off)
 		}
-		run := uint64(size) / d.blockSize
+		run := uint64(size) / d.blockSize()
 		if is {
-			run = (uint64(size) + d.blockSize - 1) / d.blockSize
+			run = (uint64(size) + d.blockSize() - 1) / d.blockSize()
 		} else if run == 0 {
 			is, run = true, 1
 		}

@@ -194,8 +194,8 @@ func (d *Disk) readCapacity10(_ *nexus, c *Command) Sense {
 		return InvalidField(2, 7)
 	}
 	var b [8]byte
-	put32(b[:], uint32(min(d.blocks-1, 1<<32-1)))
-	put32(b[4:], uint32(d.blockSize))
+	put32(b[:], uint32(min(d.Blocks()-1, 1<<32-1)))
+	put32(b[4:], uint32(d.blockSize()))
 	c.Reply(b[:], uint64(len(b)))
 	return Sense{}
 }
@@ -205,16 +205,16 @@ func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
 		return InvalidField(2, 7)
 	}
 	var b [32]byte
-	put64(b[:], d.blocks-1)
-	put32(b[8:], uint32(d.blockSize))
+	put64(b[:], d.Blocks()-1)
+	put32(b[8:], uint32(d.blockSize()))
 	if kind := d.protectionType(); kind > 0 {
 		b[12] = (kind-1)<<1 | 1 // P_TYPE, PROT_EN
 	}
 	if zoned(d) {
 		b[12] |= 0x10 // RC_BASIS: the last block of all zones
 	}
-	b[13] = d.opt.PhysicalExponent
-	put16(b[14:], d.opt.LowestAligned)
+	b[13] = d.geometry().exponent
+	put16(b[14:], d.geometry().aligned)
 	if d.sparse != nil {
 		b[14] |= 0xc0 // LBPME, LBPRZ
 	}

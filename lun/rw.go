@@ -78,7 +78,7 @@ func movesIn(d *Disk, cdb []byte) (out, in uint64) {
 	if s.Key != NoSense || d.outside(cdb, lba, n).Key != NoSense {
 		return 0, 0
 	}
-	return 0, n * p.size(d.blockSize)
+	return 0, n * p.size(d.blockSize())
 }
 
 func movesOut(d *Disk, cdb []byte) (out, in uint64) {
@@ -92,7 +92,7 @@ func (d *Disk) outside(cdb []byte, lba, n uint64) Sense {
 	if s := d.beyond(lba, n); s.Key != NoSense {
 		return s
 	}
-	if n > uint64(d.opt.MaxTransfer) {
+	if n > uint64(d.geometry().maxTransfer) {
 		return InvalidField(lengthField(cdb), 7)
 	}
 	return Sense{}
@@ -100,7 +100,7 @@ func (d *Disk) outside(cdb []byte, lba, n uint64) Sense {
 
 // beyond returns LBA OUT OF RANGE if the blocks aren't all there.
 func (d *Disk) beyond(lba, n uint64) Sense {
-	if lba >= d.blocks || n > d.blocks-lba {
+	if lba >= d.Blocks() || n > d.Blocks()-lba {
 		return Sense{Key: IllegalRequest, Code: ASCLBAOutOfRange}
 	}
 	return Sense{}
@@ -150,8 +150,8 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 
 // readBlocks answers with n blocks at lba as far as there is room.
 func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
-	left := min(n*d.blockSize, c.Room())
-	at := lba * d.blockSize
+	left := min(n*d.blockSize(), c.Room())
+	at := lba * d.blockSize()
 	out := cursor{list: c.DataIn}
 	var buf *[scratchSize]byte
 	var s Sense
@@ -179,7 +179,7 @@ func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
 		scratch.Put(buf)
 	}
 	if s.Key == NoSense {
-		c.InLen = n * d.blockSize
+		c.InLen = n * d.blockSize()
 	}
 	return s
 }
@@ -204,7 +204,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	if s.Key != NoSense {
 		return s
 	}
-	c.OutLen = n * p.size(d.blockSize)
+	c.OutLen = n * p.size(d.blockSize())
 	d.count.wrote(c.CDB, n)
 	return d.settle(flags(c.CDB), lba, n)
 }
@@ -214,7 +214,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
 	if d.zones != nil {
 		// Half of what moves the write pointer is nothing.
-		if total(data) < n*d.blockSize {
+		if total(data) < n*d.blockSize() {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
 		return d.zones.write(lba, n, func() Sense { return d.writeBlocks(data, 0, lba, n) })
@@ -225,7 +225,7 @@ func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
 	if s := d.writeBlocks(data, 0, lba, n); s.Key != NoSense {
 		return s
 	}
-	return d.seal(lba, min(n, total(data)/d.blockSize))
+	return d.seal(lba, min(n, total(data)/d.blockSize()))
 }
 
 // writeBlocks writes n blocks at lba from the data after its first skip bytes.
@@ -237,15 +237,15 @@ func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
 func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
 	have := total(data)
 	have -= min(have, skip)
-	left := min(n, have/d.blockSize) * d.blockSize
-	at := lba * d.blockSize
+	left := min(n, have/d.blockSize()) * d.blockSize()
+	at := lba * d.blockSize()
 	in := cursor{list: data}
 	in.skip(skip)
 	var buf *[scratchSize]byte
 	var s Sense
 	for left > 0 && s.Key == NoSense {
 		part := in.rest()
-		part = part[:min(uint64(len(part)), left)/d.blockSize*d.blockSize]
+		part = part[:min(uint64(len(part)), left)/d.blockSize()*d.blockSize()]
 		if len(part) > 0 && (d.volatile || len(part) >= worthGathering) {
 			in.skip(uint64(len(part)))
 		} else {
@@ -286,7 +286,7 @@ func (d *Disk) flushBlocks(lba, n uint64) Sense {
 	if !ok {
 		return d.flush()
 	}
-	err := r.SyncRange(int64(lba*d.blockSize), int64(n*d.blockSize))
+	err := r.SyncRange(int64(lba*d.blockSize()), int64(n*d.blockSize()))
 	if err == nil && d.protectable() {
 		err = r.SyncRange(d.tupleOffset(lba), int64(n*tupleSize))
 	}
@@ -310,14 +310,14 @@ func (d *Disk) readError(err error, at uint64) Sense {
 	if errors.Is(err, syscall.EIO) {
 		s = Sense{Key: MediumError, Code: ASCUnrecoveredReadError}
 	}
-	s.Info, s.HasInfo = at/d.blockSize, true
+	s.Info, s.HasInfo = at/d.blockSize(), true
 	return s
 }
 
 func (d *Disk) writeError(err error, at uint64) Sense {
 	d.count.writeErrors.Add(1)
 	s := writeSense(err)
-	s.Info, s.HasInfo = at/d.blockSize, true
+	s.Info, s.HasInfo = at/d.blockSize(), true
 	return s
 }
 

@@ -41,7 +41,7 @@ func (d *Disk) sanitize(_ *nexus, c *Command) Sense {
 // overwritePattern returns the block that an OVERWRITE leaves everywhere.
 func (d *Disk) overwritePattern(c *Command) ([]byte, Sense) {
 	n := uint64(be16(c.CDB[7:]))
-	if n <= 4 || n > d.blockSize+4 {
+	if n <= 4 || n > d.blockSize()+4 {
 		return nil, InvalidField(7, 7)
 	}
 	list := c.Gather(n)
@@ -58,7 +58,7 @@ func (d *Disk) overwritePattern(c *Command) ([]byte, Sense) {
 	case size == 0, size != n-4: // INITIALIZATION PATTERN LENGTH
 		return nil, InvalidParameter(2, 7)
 	}
-	block := repeat(list[4:], d.blockSize)
+	block := repeat(list[4:], d.blockSize())
 	if invert := list[0]&0x80 != 0; invert && count%2 == 0 {
 		for i := range block {
 			block[i] = ^block[i]
@@ -88,7 +88,7 @@ func formatLength(d *Disk, cdb []byte) (out, in uint64) {
 		return 0, 0
 	}
 	// The longest header and initialization pattern.
-	return 8 + 4 + d.blockSize, 0
+	return 8 + 4 + d.blockSize(), 0
 }
 
 // format keeps the block size and the capacity. Defect lists are taken if they
@@ -114,7 +114,7 @@ func (d *Disk) format(n *nexus, c *Command) Sense {
 		if f.block != nil && !isZero(f.block) {
 			work = func(j *job) Sense {
 				return d.pieces(j, func(off, n uint64) Sense {
-					return d.fill(f.block, off/d.blockSize, n/d.blockSize)
+					return d.fill(f.block, off/d.blockSize(), n/d.blockSize())
 				})
 			}
 		}
@@ -210,14 +210,14 @@ func (d *Disk) formatPattern(c *Command, list []byte, at int, f *formatData) Sen
 		return InvalidParameter(at, highBit(list[0]&^0x20))
 	case list[1] > 1, list[1] == 0 && n != 0:
 		return InvalidParameter(at+1, 7)
-	case list[1] == 1 && (n == 0 || uint64(n) > d.blockSize):
+	case list[1] == 1 && (n == 0 || uint64(n) > d.blockSize()):
 		return InvalidParameter(at+2, 7)
 	case len(list) < 4+n:
 		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	}
 	c.OutLen += uint64(4 + n)
 	if n > 0 {
-		f.block = repeat(list[4:4+n], d.blockSize)
+		f.block = repeat(list[4:4+n], d.blockSize())
 	}
 	return Sense{}
 }

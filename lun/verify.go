@@ -45,9 +45,9 @@ func movesVerify(d *Disk, cdb []byte) (out, in uint64) {
 	}
 	switch byteCheck(cdb) {
 	case 1:
-		return n * p.size(d.blockSize), 0
+		return n * p.size(d.blockSize()), 0
 	case 3:
-		return d.blockSize, 0
+		return d.blockSize(), 0
 	}
 	return 0, 0
 }
@@ -83,14 +83,14 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 	case 1:
 		return d.compare(c.DataOut, lba, n)
 	case 3:
-		one := c.Gather(d.blockSize)
-		if uint64(len(one)) < d.blockSize {
+		one := c.Gather(d.blockSize())
+		if uint64(len(one)) < d.blockSize() {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
 		list := [][]byte{one}
 		for i := range n {
 			if s := d.compare(list, lba+i, 1); s.Key != NoSense {
-				s.Info += i * d.blockSize
+				s.Info += i * d.blockSize()
 				return s
 			}
 		}
@@ -106,7 +106,7 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 func (d *Disk) readable(lba, n uint64) Sense {
 	buf := scratch.Get().(*[scratchSize]byte)
 	defer scratch.Put(buf)
-	for at, end := lba*d.blockSize, (lba+n)*d.blockSize; at < end; {
+	for at, end := lba*d.blockSize(), (lba+n)*d.blockSize(); at < end; {
 		part := buf[:min(end-at, scratchSize)]
 		if done, err := d.store.ReadAt(part, int64(at)); err != nil {
 			return d.readError(err, at+uint64(done))
@@ -123,10 +123,10 @@ func (d *Disk) compare(data [][]byte, lba, n uint64) Sense {
 	buf := scratch.Get().(*[scratchSize]byte)
 	defer scratch.Put(buf)
 	var s Sense
-	cut(data, 0, n*d.blockSize, func(want []byte, off uint64) bool {
+	cut(data, 0, n*d.blockSize(), func(want []byte, off uint64) bool {
 		for len(want) > 0 && s.Key == NoSense {
 			part := buf[:min(len(want), scratchSize)]
-			at := lba*d.blockSize + off
+			at := lba*d.blockSize() + off
 			if done, err := d.store.ReadAt(part, int64(at)); err != nil {
 				s = d.readError(err, at+uint64(done))
 			} else if !bytes.Equal(part, want[:len(part)]) {
@@ -147,12 +147,12 @@ func (d *Disk) compare(data [][]byte, lba, n uint64) Sense {
 // with data, after both were checked. What isn't checked isn't compared.
 func (d *Disk) compareProtected(data [][]byte, p checks, lba, n uint64) Sense {
 	in := cursor{list: data}
-	want := make([]byte, d.blockSize+tupleSize)
-	n = min(n, total(data)/p.size(d.blockSize))
+	want := make([]byte, d.blockSize()+tupleSize)
+	n = min(n, total(data)/p.size(d.blockSize()))
 	return d.eachProtected(p, lba, n, func(block []byte, t tuple, i uint64) Sense {
 		in.read(want)
-		sent := parseTuple(want[d.blockSize:])
-		if s := p.check(want[:d.blockSize], sent, lba+i, i); s.Key != NoSense {
+		sent := parseTuple(want[d.blockSize():])
+		if s := p.check(want[:d.blockSize()], sent, lba+i, i); s.Key != NoSense {
 			return s
 		}
 		at := 0
@@ -181,7 +181,7 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
 		return s
 	}
-	c.OutLen = n * p.size(d.blockSize)
+	c.OutLen = n * p.size(d.blockSize())
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
@@ -194,7 +194,7 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	if s := d.flushBlocks(lba, n); s.Key != NoSense {
 		return s
 	}
-	if have := min(n, total(c.DataOut)/p.size(d.blockSize)); byteCheck(c.CDB) == 1 && p.transfer {
+	if have := min(n, total(c.DataOut)/p.size(d.blockSize())); byteCheck(c.CDB) == 1 && p.transfer {
 		return d.compareProtected(c.DataOut, p, lba, have)
 	} else if byteCheck(c.CDB) == 1 {
 		return d.compare(c.DataOut, lba, have)
@@ -208,7 +208,7 @@ func movesCompare(d *Disk, cdb []byte) (out, in uint64) {
 		return 0, 0
 	}
 	// One block more than it takes shows an initiator that sends too much.
-	return (2*n + 1) * d.blockSize, 0
+	return (2*n + 1) * d.blockSize(), 0
 }
 
 func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
@@ -219,14 +219,14 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense {
 		return s
 	}
-	if total(c.DataOut) != 2*n*d.blockSize {
+	if total(c.DataOut) != 2*n*d.blockSize() {
 		// Half an exchange is none.
 		return InvalidField(13, 7)
 	}
 	if n == 0 {
 		return Sense{}
 	}
-	c.OutLen = 2 * n * d.blockSize
+	c.OutLen = 2 * n * d.blockSize()
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
@@ -238,7 +238,7 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 	if s := d.compare(c.DataOut, lba, n); s.Key != NoSense {
 		return s
 	}
-	if s := d.writeBlocks(c.DataOut, n*d.blockSize, lba, n); s.Key != NoSense {
+	if s := d.writeBlocks(c.DataOut, n*d.blockSize(), lba, n); s.Key != NoSense {
 		return s
 	}
 	if s := d.seal(lba, n); s.Key != NoSense {
@@ -255,7 +255,7 @@ func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
 		return s
 	}
-	c.OutLen = n * d.blockSize
+	c.OutLen = n * d.blockSize()
 	d.locks.lock(lba, n)
 	defer d.locks.unlock(lba, n)
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
@@ -278,11 +278,11 @@ func (d *Disk) or(data [][]byte, lba, n uint64) Sense {
 	buf := scratch.Get().(*[scratchSize]byte)
 	defer scratch.Put(buf)
 	var s Sense
-	size := min(n, total(data)/d.blockSize) * d.blockSize
+	size := min(n, total(data)/d.blockSize()) * d.blockSize()
 	cut(data, 0, size, func(with []byte, off uint64) bool {
 		for len(with) > 0 {
 			part := buf[:min(len(with), scratchSize)]
-			at := lba*d.blockSize + off
+			at := lba*d.blockSize() + off
 			if done, err := d.store.ReadAt(part, int64(at)); err != nil {
 				s = d.readError(err, at+uint64(done))
 				return false

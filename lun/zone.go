@@ -69,25 +69,27 @@ func notZoned(d *Disk) bool { return d.zones == nil }
 // pointers are kept in memory only, so that the blocks have to be too.
 func newZones(d *Disk, o ZoneOptions) (*zones, error) {
 	switch {
-	case o.Size == 0 || d.blocks/o.Size == 0:
-		return nil, fmt.Errorf("zones of %d blocks don't divide %d", o.Size, d.blocks)
-	case d.blocks/o.Size > 1<<20:
-		return nil, fmt.Errorf("%d zones are more than %d", d.blocks/o.Size, 1<<20)
-	case o.Conventional < 0 || uint64(o.Conventional) > d.blocks/o.Size || o.MaxOpen < 0:
-		return nil, fmt.Errorf("there can't be %d conventional of %d zones, with %d open", o.Conventional, d.blocks/o.Size, o.MaxOpen)
+	case o.Size == 0 || d.Blocks()/o.Size == 0:
+		return nil, fmt.Errorf("zones of %d blocks don't divide %d", o.Size, d.Blocks())
+	case d.Blocks()/o.Size > 1<<20:
+		return nil, fmt.Errorf("%d zones are more than %d", d.Blocks()/o.Size, 1<<20)
+	case o.Conventional < 0 || uint64(o.Conventional) > d.Blocks()/o.Size || o.MaxOpen < 0:
+		return nil, fmt.Errorf("there can't be %d conventional of %d zones, with %d open", o.Conventional, d.Blocks()/o.Size, o.MaxOpen)
 	case d.opt.Thin || d.protectable():
 		return nil, errors.New("a zoned disk can have neither thin provisioning nor protection information")
 	case !d.volatile:
 		return nil, errors.New("a zoned disk needs a store in memory: its write pointers aren't kept anywhere else")
 	}
-	z := &zones{size: o.Size, list: make([]zone, d.blocks/o.Size), max: o.MaxOpen}
+	z := &zones{size: o.Size, list: make([]zone, d.Blocks()/o.Size), max: o.MaxOpen}
 	for i := range z.list {
 		z.list[i].first = uint64(i) * o.Size
 		if z.list[i].conventional = i < o.Conventional; !z.list[i].conventional {
 			z.list[i].condition = zoneEmpty
 		}
 	}
-	d.blocks = uint64(len(z.list)) * o.Size
+	g := *d.geometry()
+	g.blocks = uint64(len(z.list)) * o.Size
+	d.shape.Store(&g)
 	return z, nil
 }
 
@@ -199,8 +201,8 @@ func (d *Disk) resetZone(x *zone) Sense {
 	defer d.locks.unlock(x.first, z.size)
 	x.writing.Lock()
 	defer x.writing.Unlock()
-	if err := store.Zero(d.store, int64(x.first*d.blockSize), int64(z.size*d.blockSize)); err != nil {
-		return d.writeError(err, x.first*d.blockSize)
+	if err := store.Zero(d.store, int64(x.first*d.blockSize()), int64(z.size*d.blockSize())); err != nil {
+		return d.writeError(err, x.first*d.blockSize())
 	}
 	z.mu.Lock()
 	defer z.mu.Unlock()

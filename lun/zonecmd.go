@@ -189,7 +189,7 @@ func (d *Disk) reportZones(_ *nexus, c *Command) Sense {
 	if z.list[0].conventional {
 		b[4] = 3 // but for their type
 	}
-	put64(b[8:], d.blocks-1)
+	put64(b[8:], d.Blocks()-1)
 	c.Reply(b, allocation)
 	return Sense{}
 }
