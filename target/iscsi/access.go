@@ -27,6 +27,11 @@ type Redirect struct {
 	Permanent bool
 }
 
+// in tells whether the target can be reached by the portals of a group.
+func (t *Target) in(group uint16) bool {
+	return len(t.PortalGroups) == 0 || slices.Contains(t.PortalGroups, group)
+}
+
 // anyone is the access of a target that has no list.
 var anyone = Access{}
 

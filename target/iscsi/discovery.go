@@ -50,7 +50,9 @@ func (c *conn) text(p *pdu.TextRequest, a *arrival) {
 	}
 	n := negotiation{params: &c.params, discovery: c.sess.tgt == nil, seen: map[string]bool{}}
 	for _, kv := range pairs {
-		if kv.key == "SendTargets" {
+		// What is asked for twice would multiply the answer.
+		if kv.key == "SendTargets" && !n.seen[kv.key] {
+			n.seen[kv.key] = true
 			e.out = append(e.out, c.sendTargets(kv.value)...)
 			continue
 		}
@@ -127,23 +129,27 @@ func (c *conn) sendTargets(which string) (b []byte) {
 
 func (c *conn) appendTarget(b []byte, t *Target) []byte {
 	b = appendPair(b, "TargetName", t.Name)
-	for _, a := range c.srv.portals(c) {
+	for _, a := range c.srv.portals(c, t) {
 		b = appendPair(b, "TargetAddress", a)
 	}
 	return b
 }
 
-// portals lists the server's portals with their groups, that of the asking
-// connection first. Where a listener is open to all addresses, the one that was
-// reached stands for it.
-func (s *Server) portals(c *conn) []string {
+// portals lists the portals of t with their groups, the asking connection's own
+// first. Where a listener is open to all addresses, the one that was reached
+// stands for it.
+func (s *Server) portals(c *conn, t *Target) []string {
 	local := c.nc.LocalAddr()
-	list := []string{fmt.Sprintf("%v,%d", local, c.tag)}
+	var list []string
+	if t.in(c.tag) {
+		list = append(list, fmt.Sprintf("%v,%d", local, c.tag))
+	}
+	own := len(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ln, tag := range s.listeners {
 		a, ok := ln.Addr().(*net.TCPAddr)
-		if !ok {
+		if !ok || !t.in(tag) {
 			continue
 		}
 		if a.IP.IsUnspecified() {
@@ -155,7 +161,7 @@ func (s *Server) portals(c *conn) []string {
 			list = append(list, p)
 		}
 	}
-	slices.Sort(list[1:])
+	slices.Sort(list[own:])
 	return list
 }
 

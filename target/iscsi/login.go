@@ -207,8 +207,8 @@ func (l *login) identify(pairs []pair) error {
 	l.auth.secrets = l.conn.srv.opt.DiscoveryCHAP
 	if !l.discovery {
 		l.target = l.conn.srv.targets[strings.ToLower(targetName)]
-		if l.target == nil {
-			return failLogin(pdu.NotFound, "no target %q", targetName)
+		if l.target == nil || !l.target.in(l.conn.tag) {
+			return failLogin(pdu.NotFound, "no target %q in portal group %d", targetName, l.conn.tag)
 		}
 		if l.access = l.target.accessFor(l.initiator); l.access == nil {
 			return failLogin(pdu.AuthorizationFailure, "%s may not use %s", l.initiator, targetName)

@@ -166,14 +166,14 @@ type negotiation struct {
 // answer negotiates one pair and returns the value to send back, "" for none.
 // ok is false if the key was sent before in this negotiation (RFC 7143 6.3).
 func (n *negotiation) answer(p pair) (value string, ok bool) {
-	k := keys[p.key]
-	if k == nil {
-		return answerNotUnderstood, true
-	}
 	if n.seen[p.key] {
 		return "", false
 	}
 	n.seen[p.key] = true
+	k := keys[p.key]
+	if k == nil {
+		return answerNotUnderstood, true
+	}
 	switch {
 	case p.value == answerNotUnderstood || p.value == answerIrrelevant || p.value == answerReject:
 		// An answer to what the target said; what held before holds on.

@@ -40,6 +40,10 @@ type Target struct {
 	// Redirect, if not nil, sends all who log in elsewhere.
 	Redirect *Redirect
 
+	// PortalGroups are the tags of those by which the target can be reached. An
+	// empty list means all.
+	PortalGroups []uint16
+
 	// HWQueues is the most connections that a session may have, 1 to 16. 0
 	// means 1.
 	HWQueues int
