@@ -160,8 +160,14 @@ func (d *Device) Oopsed() bool { return d.oops }
 // be freed again when the device goes.
 func (d *Device) HintFreedTwice() bool { return d.doubleFree && !d.budget.mapped }
 
-// DepthWrite is what a write to queue_depth in sysfs does, if commands don't end
-// meanwhile: see [DepthWrite.RampedUp].
+// DepthWrite is what a write to queue_depth in sysfs does, if no command ends
+// meanwhile.
+//
+// The kernel lowers the depth first and its ceiling (max_queue_depth) after. On
+// a host with track_queue_depth, such as tcm_loop's, virtio_scsi's and
+// scsi_debug's, a command that ends in between raises both by one, on each CPU
+// that has not yet seen another do so. It does that once in two minutes, so a
+// depth that reads higher than it was written can be written again.
 type DepthWrite struct {
 	Requested int    `json:"requested"`
 	Accepted  bool   `json:"accepted"`
@@ -210,24 +216,5 @@ func (d *Device) WriteDepth(depth int) DepthWrite {
 			w.Reason += fmt.Sprintf(" (%d cut to %d)", depth, d.depth)
 		}
 	}
-	return w
-}
-
-// RampedUp is what a write that lowers the depth can do instead, if commands end
-// while it is written: the depth is one higher.
-//
-// The kernel lowers the depth first and its ceiling (max_queue_depth) after. On
-// a host with track_queue_depth, such as tcm_loop's, virtio_scsi's and
-// scsi_debug's, a command that ends in between raises the depth by one, at most
-// once in two minutes.
-func (w DepthWrite) RampedUp() DepthWrite {
-	if !w.Accepted {
-		return w
-	}
-	if w.MaxInFlight == w.QueueDepth { // it is what holds the device
-		w.MaxInFlight++
-	}
-	w.QueueDepth++
-	w.Reason += "; raised by one while it was written"
 	return w
 }

@@ -37,14 +37,15 @@ type Prediction struct {
 	// HintFreedTwice: see [Device.HintFreedTwice].
 	HintFreedTwice bool `json:"hint_freed_twice,omitempty"`
 
-	// Lowered is what then happens when queue_depth is written; nil if the
-	// device is stuck.
+	// Lowered is what then happens when queue_depth is written, and Raised when
+	// QueueDepth is written again; nil if the device is stuck.
 	Lowered *DepthWrite `json:"lowered,omitempty"`
+	Raised  *DepthWrite `json:"raised,omitempty"`
 }
 
 // Predict says what a kernel with these rules does with a device of a host
-// with these limits, and when lowerTo is then written to its queue_depth.
-// lowerTo 0 writes nothing. Its error is [Limits.Validate]'s.
+// with these limits, and when lowerTo and the depth that it had are then written
+// to its queue_depth. lowerTo 0 writes nothing. Its error is [Limits.Validate]'s.
 func (r Rules) Predict(l Limits, lowerTo int) (Prediction, error) {
 	d, err := r.Attach(l)
 	if err != nil {
@@ -71,8 +72,8 @@ func (r Rules) Predict(l Limits, lowerTo int) (Prediction, error) {
 		p.MinToken, p.MaxToken, p.DeviceBusy = 0, max(p.MapDepth-1, 0), BusyMapWeight
 	}
 	if lowerTo != 0 && !p.Stuck {
-		w := d.WriteDepth(lowerTo)
-		p.Lowered = &w
+		lowered, raised := d.WriteDepth(lowerTo), d.WriteDepth(p.QueueDepth)
+		p.Lowered, p.Raised = &lowered, &raised
 	}
 	return p, nil
 }
@@ -81,29 +82,26 @@ func (r Rules) Predict(l Limits, lowerTo int) (Prediction, error) {
 // names and reasons. It is for a kernel whose rules could be any of several:
 // where they agree, it doesn't matter which.
 func Agree(rules []Rules, l Limits, lowerTo int) (bool, error) {
-	var first Prediction
+	type facts struct {
+		Prediction
+		lowered, raised DepthWrite
+	}
+	var first facts
 	for i, r := range rules {
 		p, err := r.Predict(l, lowerTo)
 		if err != nil {
 			return false, err
 		}
-		p.Rules, p.Reason = "", ""
+		f := facts{Prediction: p}
 		if p.Lowered != nil {
-			w := *p.Lowered
-			w.Reason = ""
-			p.Lowered = &w
+			f.lowered, f.raised = *p.Lowered, *p.Raised
 		}
+		f.Rules, f.Reason, f.lowered.Reason, f.raised.Reason = "", "", "", ""
+		f.Lowered, f.Raised = nil, nil
 		if i == 0 {
-			first = p
-			continue
+			first = f
 		}
-		same := (p.Lowered == nil) == (first.Lowered == nil)
-		if same && p.Lowered != nil {
-			same = *p.Lowered == *first.Lowered
-		}
-		a, b := p, first
-		a.Lowered, b.Lowered = nil, nil
-		if !same || a != b {
+		if f != first {
 			return false, nil
 		}
 	}

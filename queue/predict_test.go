@@ -323,28 +323,6 @@ func TestHeldMeansHeld(t *testing.T) {
 	})
 }
 
-func TestRampedUp(t *testing.T) {
-	for _, c := range []struct {
-		rules string
-		l     queue.Limits
-		want  string
-	}{
-		{"6.12", host(1, 64, 64), "ok reads 9 held max 9"},
-		{"v3", host(1, 64, 64), "ok reads 9 not held max 64"},
-		{"v2", host(1, 64, 64), "EINVAL reads 0 not held max 64"},
-	} {
-		p, err := rules(t, c.rules).Predict(c.l, 8)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := p.Lowered.RampedUp()
-		got := fmt.Sprintf("%s reads %d %s max %d", map[bool]string{true: "ok", false: w.Error}[w.Accepted], w.QueueDepth, map[bool]string{true: "held", false: "not held"}[w.Held], w.MaxInFlight)
-		if got != c.want {
-			t.Errorf("%s: got %q, want %q", c.rules, got, c.want)
-		}
-	}
-}
-
 func TestLookup(t *testing.T) {
 	seen := map[string]string{}
 	for _, r := range queue.All() {

@@ -87,6 +87,9 @@ func TestGuestPredictions(t *testing.T) {
 			l := d.load(100)
 			before := d.seenWith(p, 0, want.MaxInFlight)
 			writeErr := set(d.attr("queue_depth"), lowered)
+			if writeErr == nil && d.get("queue_depth") > lowered { // see queue.DepthWrite
+				writeErr = set(d.attr("queue_depth"), lowered)
+			}
 			time.Sleep(300 * time.Millisecond) // for those in flight to end
 			if phase, err := p.Mark(); err != nil || phase != 1 {
 				t.Fatalf("Mark: got %d, %v, want 1", phase, err)
@@ -106,9 +109,6 @@ func TestGuestPredictions(t *testing.T) {
 				HostTagset                              bool
 				Depth, MaxBefore, MinToken, MaxToken    int
 				LoweredDepth, LoweredMapDepth, MaxAfter int
-			}
-			if raised := want.Lowered.RampedUp(); got.QueueDepth == raised.QueueDepth {
-				want.Lowered = &raised
 			}
 			if got.HostTagset == nil {
 				t.Fatal("no host_tagset")

@@ -244,10 +244,7 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 			return err
 		}
 		r.step(fmt.Sprintf("raise queue_depth to %d", r.QueueDepth))
-		back := queue.DepthWrite{
-			Requested: r.QueueDepth, Accepted: w.Accepted, Error: w.Error, QueueDepth: r.QueueDepth, MaxInFlight: r.pred.MaxInFlight,
-		}
-		if err := r.write(ctx, back, &r.Raised); err != nil {
+		if err := r.write(ctx, *r.pred.Raised, &r.Raised); err != nil {
 			return err
 		}
 	}
@@ -288,8 +285,7 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 	what := fmt.Sprintf("queue_depth %d written", w.Requested)
 	r.check(what, want, got, w.Reason)
 	read, err := r.disk.queueDepth()
-	if err == nil && w.Accepted && read == w.RampedUp().QueueDepth {
-		// The kernel has raised it meanwhile, which it does once in two minutes.
+	if err == nil && w.Accepted && read > w.QueueDepth { // see queue.DepthWrite
 		if err = r.disk.set(w.Requested, "device/queue_depth"); err == nil {
 			read, err = r.disk.queueDepth()
 		}
