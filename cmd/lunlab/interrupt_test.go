@@ -32,15 +32,22 @@ func TestNothingKeepsRunning(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { cmd.Process.Kill() }) // if it isn't over by then
 			guest := func() bool { return len(kerneltest.Guests(mark)) > 0 }
-			wait(t, "a disk in the guest", func() bool {
+			said := func() []byte {
 				logs, _ := filepath.Glob(console + "*")
 				if len(logs) == 0 {
-					return false
+					return nil
 				}
 				b, _ := os.ReadFile(logs[0])
-				return bytes.Contains(b, []byte("sd 0:0:1:0:"))
+				return b
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("the console:\n%s", said())
+				}
 			})
+			wait(t, "a disk in the guest", func() bool { return bytes.Contains(said(), []byte("sd 0:0:1:0:")) })
 			if !guest() {
 				t.Fatal("the guest is not found by its mark")
 			}
@@ -63,7 +70,7 @@ func TestNothingKeepsRunning(t *testing.T) {
 
 func wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}
