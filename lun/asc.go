@@ -60,6 +60,7 @@ const (
 	ASCMediumNotPresent                  = 0x3a00
 	ASCSelfTestFailed                    = 0x3e03
 	ASCMicrocodeChanged                  = 0x3f01
+	ASCInquiryDataHasChanged             = 0x3f03
 	ASCIdentifierChanged                 = 0x3f05
 	ASCReportedLUNsDataHasChanged        = 0x3f0e
 	ASCInternalTargetFailure             = 0x4400

@@ -122,7 +122,12 @@ type Disk struct {
 	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
 	state   atomic.Uint32                     // see ready.go
 
-	shape    atomic.Pointer[geometry]
+	shape atomic.Pointer[geometry]
+
+	// settings takes the place of the same fields of opt. What it points to is
+	// replaced, never changed.
+	settings atomic.Pointer[Settings]
+
 	erasures atomic.Uint32 // FORMAT UNITs and SANITIZEs that have begun
 
 	protectedAs atomic.Uint32 // see protectionType
@@ -280,11 +285,15 @@ func (d *Disk) setOptions(o DiskOptions) error {
 		return fmt.Errorf("%d blocks of %d bytes are too much for one transfer", o.MaxTransfer, o.BlockSize)
 	}
 	d.opt = o
+	d.settings.Store(&Settings{o.Revision, o.ReadOnly, o.WriteThrough, o.SoftThreshold})
 	return nil
 }
 
-// Options returns the disk's options, with all that was left to be chosen.
-func (d *Disk) Options() DiskOptions { return d.opt }
+// Options returns the disk's options, with all that was left to be chosen, and
+// with the [Settings] that hold now.
+func (d *Disk) Options() DiskOptions {
+	return d.Settings().in(d.opt)
+}
 
 // Close ends what goes on in the background, makes what was written durable, and
 // closes the store. Commands that run then, or come later, fail with HARDWARE

@@ -3,8 +3,8 @@ package lun
 import "fmt"
 
 // geometry is how the medium is divided into blocks. It is replaced, never
-// changed: by FORMAT UNIT, which holds the locks of all blocks then, and between
-// the states that keep commands from the medium. A command that has to see the
+// changed: by Grow, and by FORMAT UNIT, which holds the locks of all blocks then,
+// between the states that keep commands from the medium. A command that has to see the
 // same one twice locks its blocks and looks whether it was overtaken.
 type geometry struct {
 	blockSize, blocks uint64
@@ -17,7 +17,8 @@ func (d *Disk) geometry() *geometry { return d.shape.Load() }
 
 func (d *Disk) blockSize() uint64 { return d.geometry().blockSize }
 
-// Blocks returns the capacity in logical blocks. FORMAT UNIT may change it.
+// Blocks returns the capacity in logical blocks. FORMAT UNIT may change it,
+// and [Disk.Grow].
 func (d *Disk) Blocks() uint64 { return d.geometry().blocks }
 
 // newGeometry divides a store of size bytes into as many blocks of blockSize

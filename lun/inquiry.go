@@ -71,7 +71,7 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	b[7] = 0x02 // CMDQUE
 	pad(b[8:16], d.opt.Vendor)
 	pad(b[16:32], d.opt.Product)
-	pad(b[32:36], d.opt.Revision)
+	pad(b[32:36], d.Settings().Revision)
 	for i, v := range versions {
 		put16(b[58+2*i:], v)
 	}

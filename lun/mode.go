@@ -48,13 +48,11 @@ const (
 // in ascending order.
 func newModePages(d *Disk) []*modePage {
 	caching := newModePage(cachingPage, 0,
-		"040000000000000000000000000000000000",
+		"000000000000000000000000000000000000",
 		"040000000000000000000000000000000000")
 	// Unrestricted reordering; TAS. D_SENSE and SWP can be changed.
 	control := newModePage(controlPage, 0, "00100040000000000000", "04000800000000000000")
-	if d.opt.WriteThrough {
-		caching.initial[cachingFlags] = 0
-	}
+	caching.initial[cachingFlags] = cachingInitial(d.opt.WriteThrough)
 	copy(caching.current, caching.initial)
 	copy(caching.saved, caching.initial)
 	if d.protectable() {
@@ -91,6 +89,14 @@ func newModePages(d *Disk) []*modePage {
 	}
 	slices.SortFunc(pages, func(a, b *modePage) int { return cmp.Or(cmp.Compare(a.code, b.code), cmp.Compare(a.sub, b.sub)) })
 	return pages
+}
+
+// cachingInitial is the first byte of the caching page at first.
+func cachingInitial(writeThrough bool) byte {
+	if writeThrough {
+		return 0
+	}
+	return 0x04 // WCE
 }
 
 func (d *Disk) page(code, sub byte) *modePage {

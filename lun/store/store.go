@@ -29,7 +29,7 @@ type Store interface {
 	// may lose them until Sync has returned.
 	WriteAt(p []byte, off int64) (n int, err error)
 
-	// Size is the size in bytes. It doesn't change.
+	// Size is the size in bytes. It doesn't change but by [Resizer].
 	Size() int64
 
 	// Sync returns when all that was written before the call is durable.
@@ -77,6 +77,14 @@ type Pool interface {
 	// Limit returns the most that Used can be, 0 if there is no limit. It doesn't
 	// change.
 	Limit() int64
+}
+
+// Resizer is a Store whose size can be changed while it is in use.
+type Resizer interface {
+	// Resize makes the store so many bytes long. What it grows by reads as zeros;
+	// what lies beyond a smaller size is lost, which is for taking back a growth
+	// that nobody has made use of. On an error the size is as before.
+	Resize(size int64) error
 }
 
 // Waiter is a Store that knows whether its calls may sleep. One that isn't a

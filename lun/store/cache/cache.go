@@ -6,6 +6,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -52,6 +53,23 @@ func New(s store.Store, limit int64) *Store {
 
 // Size implements [store.Store].
 func (s *Store) Size() int64 { return s.below.Size() }
+
+// Resize implements [store.Resizer], if the store below does.
+func (s *Store) Resize(size int64) error {
+	r, ok := s.below.(store.Resizer)
+	if !ok {
+		return fmt.Errorf("cache: the store below can't be resized: %w", errors.ErrUnsupported)
+	}
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	if err := r.Resize(size); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.dirty, func(i int64, _ *block) bool { return i*BlockSize >= size })
+	return nil
+}
 
 // Blocking implements [store.Waiter]. It is so even in front of memory: writes
 // may have to make room, and a power cut can leave half of one behind.

@@ -35,7 +35,7 @@ type Options struct {
 type Store struct {
 	f      *os.File
 	direct *direct // nil without O_DIRECT
-	size   int64
+	size   atomic.Int64
 	device bool
 	ro     bool
 	closed atomic.Bool
@@ -81,29 +81,30 @@ func (s *Store) open(path string, o Options, lock int) error {
 	if err != nil {
 		return err
 	}
+	size := st.Size()
 	switch mode := st.Mode(); {
 	case mode.IsRegular():
-		s.size = st.Size()
-		if s.size == 0 && o.Size > 0 && !s.ro {
+		if size == 0 && o.Size > 0 && !s.ro {
 			if err := s.f.Truncate(o.Size); err != nil {
 				return err
 			}
-			s.size = o.Size
+			size = o.Size
 		}
 	case mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0:
 		s.device = true
-		if s.size, err = s.f.Seek(0, io.SeekEnd); err != nil {
+		if size, err = s.f.Seek(0, io.SeekEnd); err != nil {
 			return fmt.Errorf("size of the device: %w", err)
 		}
 	default:
 		return errors.New("neither a regular file nor a block device")
 	}
-	if o.Size > 0 && s.size != o.Size {
-		return fmt.Errorf("it has %d bytes where %d were asked for", s.size, o.Size)
+	if o.Size > 0 && size != o.Size {
+		return fmt.Errorf("it has %d bytes where %d were asked for", size, o.Size)
 	}
-	if s.size == 0 {
+	if size == 0 {
 		return errors.New("it is empty, and no size was given")
 	}
+	s.size.Store(size)
 	if o.Direct {
 		s.direct, err = openDirect(path, s.ro)
 	}
@@ -114,7 +115,7 @@ func (s *Store) check(off, n int64) error {
 	if s.closed.Load() {
 		return store.ErrClosed
 	}
-	return store.CheckRange(s.size, off, n)
+	return store.CheckRange(s.size.Load(), off, n)
 }
 
 func (s *Store) checkWrite(off, n int64) error {
@@ -198,7 +199,7 @@ func (s *Store) Extent(off, limit int64) (mapped bool, n int64, err error) {
 	if err := s.check(off, 1); err != nil {
 		return false, 0, err
 	}
-	limit = min(s.size-off, max(limit, 1))
+	limit = min(s.size.Load()-off, max(limit, 1))
 	if s.device {
 		return true, limit, nil
 	}
@@ -247,8 +248,33 @@ func (s *Store) control(do func(fd int) error) error {
 	return inner
 }
 
+// Resize implements [store.Resizer]. A file is made that long, unless it is
+// already; of a device, the size has to be the one that it has by now.
+func (s *Store) Resize(size int64) error {
+	if s.closed.Load() {
+		return store.ErrClosed
+	}
+	now, err := s.f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return s.wrap(err)
+	}
+	if now != size && s.device {
+		return fmt.Errorf("file: the device has %d bytes, not %d", now, size)
+	}
+	if now != size {
+		if s.ro {
+			return fmt.Errorf("file: opened read-only: %w", syscall.EROFS)
+		}
+		if err := s.f.Truncate(size); err != nil {
+			return s.wrap(err)
+		}
+	}
+	s.size.Store(size)
+	return nil
+}
+
 // Size implements [store.Store].
-func (s *Store) Size() int64 { return s.size }
+func (s *Store) Size() int64 { return s.size.Load() }
 
 // Blocking implements [store.Waiter].
 func (s *Store) Blocking() bool { return true }

@@ -4,6 +4,7 @@ package mem
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,11 +26,15 @@ const (
 // a chunk is freed, so that finding one takes no lock; each chunk has a lock of
 // its own. Reads and writes of chunks that are there allocate nothing.
 type Store struct {
-	size   int64
+	size   atomic.Int64
 	limit  int64 // bytes of chunks, 0 for as many as there is memory
 	used   atomic.Int64
 	closed atomic.Bool
-	root   []atomic.Pointer[middle]
+
+	// root has a pointer for each middleSpan. It only grows, under resizing, into a
+	// longer one that has the same pointers.
+	root     atomic.Pointer[[]*atomic.Pointer[middle]]
+	resizing sync.Mutex
 }
 
 type (
@@ -55,15 +60,38 @@ func NewLimited(size, limit int64) (*Store, error) {
 	if size < 0 || limit < 0 {
 		return nil, fmt.Errorf("mem: size %d or limit %d is negative", size, limit)
 	}
-	n := size / middleSpan
-	if size%middleSpan != 0 {
-		n++
+	s := &Store{limit: limit}
+	s.root.Store(new([]*atomic.Pointer[middle]))
+	return s, s.Resize(size)
+}
+
+// Resize implements [store.Resizer].
+func (s *Store) Resize(size int64) error {
+	if size < 0 {
+		return fmt.Errorf("mem: size %d is negative", size)
 	}
-	return &Store{size: size, limit: limit, root: make([]atomic.Pointer[middle], n)}, nil
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	if s.closed.Load() {
+		return store.ErrClosed
+	}
+	if old := s.size.Load(); size < old {
+		if err := s.Unmap(size, old-size); err != nil {
+			return err
+		}
+	}
+	root := slices.Clone(*s.root.Load())
+	more := make([]atomic.Pointer[middle], max((max(size, 1)-1)/middleSpan+1-int64(len(root)), 0))
+	for i := range more {
+		root = append(root, &more[i])
+	}
+	s.root.Store(&root)
+	s.size.Store(size)
+	return nil
 }
 
 // Size implements [store.Store].
-func (s *Store) Size() int64 { return s.size }
+func (s *Store) Size() int64 { return s.size.Load() }
 
 // Used returns the bytes of memory that data takes up now.
 func (s *Store) Used() int64 { return s.used.Load() }
@@ -87,8 +115,10 @@ func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return store.ErrClosed
 	}
-	for i := range s.root {
-		s.root[i].Store(nil)
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	for _, m := range *s.root.Load() {
+		m.Store(nil)
 	}
 	return nil
 }
@@ -97,7 +127,7 @@ func (s *Store) check(off, n int64) error {
 	if s.closed.Load() {
 		return store.ErrClosed
 	}
-	return store.CheckRange(s.size, off, n)
+	return store.CheckRange(s.size.Load(), off, n)
 }
 
 // ReadAt implements [store.Store].
@@ -196,7 +226,7 @@ func (s *Store) Extent(off, limit int64) (mapped bool, n int64, err error) {
 	if err := s.check(off, 1); err != nil {
 		return false, 0, err
 	}
-	end := min(s.size-off, max(limit, 1)) + off
+	end := min(s.size.Load()-off, max(limit, 1)) + off
 	for at := off; at < end; {
 		is, span := s.run(at)
 		if at == off {
@@ -247,7 +277,7 @@ func (s *Store) run(off int64) (mapped bool, n int64) {
 // slot returns the place for the chunk that holds off, or nil if the tree has
 // none, and how large and aligned a span the answer is for.
 func (s *Store) slot(off int64) (*atomic.Pointer[chunk], int64) {
-	m := s.root[off/middleSpan].Load()
+	m := (*s.root.Load())[off/middleSpan].Load()
 	if m == nil {
 		return nil, middleSpan
 	}
@@ -270,7 +300,7 @@ func (s *Store) find(off int64) *chunk {
 func (s *Store) make(off int64) (*chunk, error) {
 	slot, _ := s.slot(off)
 	if slot == nil {
-		root := &s.root[off/middleSpan]
+		root := (*s.root.Load())[off/middleSpan]
 		if root.Load() == nil {
 			root.CompareAndSwap(nil, new(middle))
 		}

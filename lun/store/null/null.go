@@ -11,7 +11,7 @@ import (
 
 // Store is a store that holds nothing.
 type Store struct {
-	size   int64
+	size   atomic.Int64
 	closed atomic.Bool
 }
 
@@ -20,14 +20,25 @@ func New(size int64) (*Store, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("null: size %d is negative", size)
 	}
-	return &Store{size: size}, nil
+	s := &Store{}
+	s.size.Store(size)
+	return s, nil
+}
+
+// Resize implements [store.Resizer].
+func (s *Store) Resize(size int64) error {
+	if size < 0 {
+		return fmt.Errorf("null: size %d is negative", size)
+	}
+	s.size.Store(size)
+	return nil
 }
 
 func (s *Store) check(off, n int64) error {
 	if s.closed.Load() {
 		return store.ErrClosed
 	}
-	return store.CheckRange(s.size, off, n)
+	return store.CheckRange(s.size.Load(), off, n)
 }
 
 // ReadAt implements [store.Store] with zeros.
@@ -58,11 +69,11 @@ func (s *Store) Extent(off, limit int64) (bool, int64, error) {
 	if err := s.check(off, 1); err != nil {
 		return false, 0, err
 	}
-	return false, min(s.size-off, max(limit, 1)), nil
+	return false, min(s.size.Load()-off, max(limit, 1)), nil
 }
 
 // Size implements [store.Store].
-func (s *Store) Size() int64 { return s.size }
+func (s *Store) Size() int64 { return s.size.Load() }
 
 // Blocking implements [store.Waiter].
 func (s *Store) Blocking() bool { return false }

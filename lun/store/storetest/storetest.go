@@ -37,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, o Options) {
 		{"Sparse", sparse, true},
 		{"Zero", zero, true},
 		{"Concurrent", concurrent, true},
+		{"Resize", resize, false},
 		{"Close", closed, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -295,6 +296,61 @@ func concurrent(t *testing.T, s store.Store) {
 	close(errs)
 	for err := range errs {
 		t.Error(err)
+	}
+}
+
+func resize(t *testing.T, s store.Store) {
+	r, ok := s.(store.Resizer)
+	if !ok {
+		t.Skip("not a store.Resizer")
+	}
+	p := bytes.Repeat([]byte{0xff}, 1000)
+	if _, err := s.WriteAt(p, Size-int64(len(p))); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Resize(2 * Size); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if s.Size() != 2*Size {
+		t.Errorf("Size() = %d after Resize(%d)", s.Size(), 2*Size)
+	}
+	check := func(off int64, want byte) {
+		t.Helper()
+		if _, err := s.ReadAt(p, off); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(p, bytes.Repeat([]byte{want}, len(p))) {
+			t.Errorf("the bytes at %d aren't %#x", off, want)
+		}
+	}
+	check(Size, 0)
+	check(2*Size-int64(len(p)), 0)
+	for i := range p {
+		p[i] = 0xee
+	}
+	if _, err := s.WriteAt(p, Size); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	// What is taken back doesn't come again.
+	for _, size := range []int64{Size, 2 * Size} {
+		if err := r.Resize(size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(Size, 0)
+	if err := r.Resize(Size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ReadAt(p, Size); !errors.Is(err, store.ErrRange) {
+		t.Errorf("ReadAt beyond the smaller size: %v; want ErrRange", err)
+	}
+	if err := r.Resize(-1); err == nil {
+		t.Error("Resize(-1) gave no error")
 	}
 }
 
