@@ -55,7 +55,14 @@ type Command struct {
 
 	// Cancel, if not nil, is closed when the task is aborted. A unit that waits
 	// (a delay, a slow store) gives up then; what it answers is not sent.
+	//
+	// A command without one is executed by the goroutine that received it, or by
+	// a caller that waits for as long as it takes. A unit that isn't always
+	// [Unit.Blocking] doesn't hold it up, even if it has become so since.
 	Cancel <-chan struct{}
+
+	// Path is the way that the command came, if the transport lets it be broken.
+	Path Path
 
 	// Status is the answer. The transport may read the fields below it when
 	// Execute has returned.
@@ -73,6 +80,12 @@ type Command struct {
 	// OutLen counts the bytes of data-out that the CDB asked for, likewise.
 	OutLen uint64
 
+	// AnswerAborted has the answer sent although Cancel was closed, before the
+	// task management function says that it is complete: as if the abort had come
+	// a moment too late (SAM-5 7.2). A transport whose initiator has no use for
+	// such an answer may leave it out.
+	AnswerAborted bool
+
 	senseBuf [MaxSense]byte
 
 	erasures uint32 // Disk.erasures when the command was let in
@@ -80,8 +93,8 @@ type Command struct {
 
 // Reset clears the command for the next use. It keeps the sense buffer.
 func (c *Command) Reset() {
-	c.Nexus, c.Attr, c.CDB, c.DataOut, c.DataIn, c.Cancel = nil, Simple, nil, nil, nil, nil
-	c.Status, c.Sense, c.InLen, c.OutLen = Good, nil, 0, 0
+	c.Nexus, c.Attr, c.CDB, c.DataOut, c.DataIn, c.Cancel, c.Path = nil, Simple, nil, nil, nil, nil, nil
+	c.Status, c.Sense, c.InLen, c.OutLen, c.AnswerAborted = Good, nil, 0, 0, false
 }
 
 // Fail ends the command with CHECK CONDITION and s as its sense data.

@@ -21,7 +21,8 @@ type Unit interface {
 
 	// Blocking tells whether Execute may sleep (on a disk, a network, a fault
 	// that was asked for). A transport runs such commands on their own
-	// goroutine, the others where it received them.
+	// goroutine, the others where it received them. It may change while commands
+	// come: the transport asks once for each, and keeps to that.
 	Blocking() bool
 
 	// Notify tells the unit what befell it or a nexus. It may block when

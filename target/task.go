@@ -12,6 +12,11 @@ type Task struct {
 	// Tag names the task among those of its nexus.
 	Tag uint64
 
+	// Inline says that the transport executes the task on the goroutine that
+	// received it, as the unit wasn't Blocking then. Such a task has no Cancel,
+	// whatever the unit has become since.
+	Inline bool
+
 	nexus   *Nexus
 	owner   Owner
 	lu      *LogicalUnit
@@ -117,7 +122,7 @@ func (t *Task) Execute() bool {
 		return false
 	}
 	t.state = stateRunning
-	if t.lu.unit.Blocking() {
+	if !t.Inline && t.lu.unit.Blocking() {
 		t.cancel = make(chan struct{})
 		t.Cancel = t.cancel
 	}

@@ -112,7 +112,7 @@ func (c *conn) scsiCommand(b, data []byte) error {
 	}
 	// Data that is all here and whose turn it is may stay in the input buffer.
 	if len(data) > 0 {
-		if k.xfer.complete() && !k.unit.Unit().Blocking() && (k.req.Immediate || k.req.CmdSN == c.sess.exp.Load()) {
+		if k.xfer.complete() && k.Inline && (k.req.Immediate || k.req.CmdSN == c.sess.exp.Load()) {
 			k.setDataOut(data[:min(len(data), k.outWant)])
 		} else if k.allocate() {
 			copy(k.data.b[:k.outWant], data)
@@ -175,6 +175,7 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 	}
 	k.Attr = attributes[k.req.Attr]
 	k.unit = c.sess.nexus.Lookup(target.Address(k.req.LUN))
+	k.Inline, k.Path = !k.unit.Unit().Blocking(), k
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
 	read := k.req.ExpectedDataTransferLength
 	if k.req.Write {
@@ -324,7 +325,7 @@ func (on *conn) run(k *command) {
 		if c != on {
 			c.out.flush(false)
 		}
-	case k.unit.Unit().Blocking():
+	case !k.Inline:
 		on.srv.wg.Add(1)
 		go func() {
 			defer on.srv.wg.Done()
@@ -383,6 +384,9 @@ func (c *conn) runApart(k *command) {
 		return
 	}
 	end := k.encodeAnswer(buf.b)
+	if k.AnswerAborted {
+		c.out.commit(buf, 0, end)
+	}
 	answer := k.Leave()
 	c.sess.end(k.req.Immediate)
 	if answer {

@@ -111,9 +111,10 @@ type Device struct {
 	stopped chan struct{} // closed when nothing serves the ring any more
 	done    chan struct{} // closed with err set
 
-	mu   sync.Mutex
-	ring *ring
-	err  error
+	mu     sync.Mutex
+	ring   *ring
+	ending bool // the ring was told to stop
+	err    error
 }
 
 // Create makes a device in configfs, maps its ring, and serves it with unit
@@ -162,7 +163,7 @@ func (e *Engine) Adopt(ctx context.Context, cfg Config, unit lun.Unit) (*Device,
 	if err := e.claim(d); err != nil {
 		return nil, err
 	}
-	if err := d.open(ctx, 1); err != nil {
+	if err := d.open(ctx, resetBusy); err != nil {
 		e.disclaim(d)
 		return nil, err
 	}
@@ -313,18 +314,24 @@ func (d *Device) newRing() (*ring, error) {
 	return r, err
 }
 
-// serve runs the ring until the device is closed. A ring that is broken is set
-// up anew, once, to refuse all commands at once, as they would have to time out
-// one after the other else.
+// serve runs the ring until the device is closed. A ring that was dropped is set up
+// anew, and the kernel ends what was in it with BUSY, which the initiator sends
+// again. One that is broken is too, once, but to refuse all commands at once, as they
+// would have to time out one after the other else.
 func (d *Device) serve() {
 	defer close(d.stopped)
 	r := d.ring
-	for n := 0; ; n++ {
+	for {
 		err := r.serve()
-		if err == errStopped || d.closing.Load() {
-			return
+		if err == errDropped {
+			next, rerr := d.restart(r, resetBusy)
+			if rerr == nil {
+				r = next
+				continue
+			}
+			err = errors.Join(err, rerr)
 		}
-		if n > 0 {
+		if errors.Is(err, errStopped) || d.closing.Load() || d.Err() != nil {
 			return
 		}
 		d.mu.Lock()
@@ -332,25 +339,40 @@ func (d *Device) serve() {
 		d.mu.Unlock()
 		d.gate.shut.Store(true)
 		close(d.done)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		err = d.resetRing(ctx, 2)
-		cancel()
-		if err != nil {
+		if r, err = d.restart(r, resetFailed); err != nil {
 			return
 		}
-		next, err := d.newRing()
-		if err != nil {
-			return
-		}
-		next.stats = r.snapshot()
-		next.stats.InFlight = 0
-		next.doorbells.Store(next.stats.Doorbells)
-		d.uio.SetReadDeadline(time.Time{})
-		r = next
-		d.mu.Lock()
-		d.ring = r
-		d.mu.Unlock()
 	}
+}
+
+// What the kernel answers the commands with that are in a ring which it resets.
+const (
+	resetBusy   = 1 // BUSY
+	resetFailed = 2 // CHECK CONDITION
+)
+
+// restart resets the ring in the kernel and sets it up anew, in the place of old.
+func (d *Device) restart(old *ring, how int) (*ring, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := d.resetRing(ctx, how); err != nil {
+		return nil, err
+	}
+	next, err := d.newRing()
+	if err != nil {
+		return nil, err
+	}
+	next.stats = old.snapshot()
+	next.stats.InFlight = 0
+	next.doorbells.Store(next.stats.Doorbells)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ending {
+		return nil, errStopped // the old one was told, which had ended by itself
+	}
+	d.uio.SetReadDeadline(time.Time{})
+	d.ring = next
+	return next, nil
 }
 
 // findUIO returns the UIO device node of a TCMU device and the mapping's size.
@@ -445,6 +467,7 @@ func (d *Device) remove(ctx context.Context) error {
 func (d *Device) letGo(ctx context.Context) error {
 	if d.uio != nil {
 		d.mu.Lock()
+		d.ending = true
 		d.ring.stop()
 		d.mu.Unlock()
 		select {

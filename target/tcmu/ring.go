@@ -130,7 +130,7 @@ func (r *ring) poll() (n int, err error) {
 				r.workers.Add(1)
 				go t.run()
 			} else {
-				r.complete(t, t.execute())
+				r.complete(t, t.execute(nil))
 			}
 			continue
 		case opTMR:
@@ -220,7 +220,9 @@ func (r *ring) complete(t *task, a answer) {
 	r.inFlight--
 	if t.canceled {
 		// The kernel waits for the entry, and tells no one its status.
-		a = answer{id: t.id, status: uint8(lun.TaskAborted)}
+		if !t.cmd.AnswerAborted {
+			a = answer{id: t.id, status: uint8(lun.TaskAborted)}
+		}
 		t.cancel, t.canceled = make(chan struct{}), false
 	}
 	r.free = append(r.free, t)
@@ -362,4 +364,7 @@ func (q *slots) pop() slot {
 	return s
 }
 
-var errStopped = errors.New("stopped")
+var (
+	errStopped = errors.New("stopped")
+	errDropped = errors.New("dropped on purpose")
+)

@@ -84,8 +84,8 @@ func TestCommands(t *testing.T) {
 	if !bytes.Equal(out, pattern) {
 		t.Error("data-out differs")
 	}
-	if len(got.DataIn) != 0 || got.Nexus == nil || got.Cancel == nil {
-		t.Errorf("command: %d data-in buffers, nexus %v, cancel %v", len(got.DataIn), got.Nexus, got.Cancel)
+	if len(got.DataIn) != 0 || got.Nexus == nil || got.Cancel != nil || got.Path == nil {
+		t.Errorf("command: %d data-in buffers, nexus %v, cancel %v, path %v", len(got.DataIn), got.Nexus, got.Cancel, got.Path)
 	}
 
 	in = pattern

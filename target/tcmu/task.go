@@ -32,10 +32,13 @@ func newTask(r *ring) *task {
 
 // execute runs the command in its logical unit. Like answer, it reads and writes
 // the data area, which the kernel may take away: see guardFault.
-func (t *task) execute() answer {
+//
+// A command that is executed by the ring's own goroutine has no cancel: nothing
+// can abort it meanwhile.
+func (t *task) execute(cancel <-chan struct{}) answer {
 	r, c := t.ring, &t.cmd
 	c.Reset()
-	c.Nexus, c.CDB, c.Cancel = r.nexus, t.cdb, t.cancel
+	c.Nexus, c.CDB, c.Cancel, c.Path = r.nexus, t.cdb, cancel, t
 	// The ring says nothing of the direction, but for bidirectional commands.
 	if out, _ := r.unit.DataLength(t.cdb); out > 0 || t.bidi < len(t.iov) {
 		c.DataOut, c.DataIn = t.iov[:t.bidi], t.iov[t.bidi:]
@@ -78,12 +81,22 @@ func zeroFrom(v [][]byte, n uint64) {
 	}
 }
 
+// Drop implements [lun.Path]. A ring that is dropped is lost as when the process
+// that serves it was killed and another one took it over: see [Device.serve].
+func (t *task) Drop(l lun.Link) bool {
+	if l != lun.RingLink {
+		return false
+	}
+	t.ring.fail(errDropped)
+	return true
+}
+
 // background runs the command on a goroutine of its own.
 func (t *task) background() {
 	r := t.ring
 	defer r.workers.Done()
 	var a answer
-	if err := guardFault(func() { a = t.execute() }); err != nil {
+	if err := guardFault(func() { a = t.execute(t.cancel) }); err != nil {
 		r.fail(err)
 		return
 	}
