@@ -39,6 +39,10 @@ type DiskOptions struct {
 	// of NAA 3 (locally assigned) from Serial.
 	NAA []byte
 
+	// EUI is a further designator, an EUI-64 based one of 8, 12 or 16 bytes. Empty
+	// is none.
+	EUI []byte
+
 	// Thin makes the disk thin provisioned (UNMAP and all that). The store has
 	// to be a [store.Sparse].
 	Thin bool
@@ -50,6 +54,10 @@ type DiskOptions struct {
 
 	// UnmapBy says by which commands a thin disk unmaps. 0 is all of them.
 	UnmapBy Unmapping
+
+	// Unzeroed keeps a thin disk from saying that unmapped blocks read as zeros
+	// (LBPRZ). They do all the same.
+	Unzeroed bool
 
 	// Protectable makes room for protection information, 8 bytes in the store
 	// for each block, and lets FORMAT UNIT choose a type of it. Protection is the
@@ -82,6 +90,11 @@ type DiskOptions struct {
 	// RotationRate is the medium rotation rate per minute. 0 and 1 are for a
 	// medium that doesn't turn.
 	RotationRate uint16
+
+	// FormFactor is the nominal form factor of SBC-4 6.6.2: 1 to 5 for 5.25, 3.5,
+	// 2.5, 1.8 and less than 1.8 inches. 0 is 2 for a medium that turns, and else
+	// not reported.
+	FormFactor uint8
 
 	// MaxTransfer is the most blocks that a command may transfer. 0 is 8 MiB of
 	// them.
@@ -254,6 +267,15 @@ func (d *Disk) setOptions(o DiskOptions) error {
 	}
 	if naa := o.NAA[0] >> 4; !(len(o.NAA) == 8 && (naa == 2 || naa == 3 || naa == 5)) && !(len(o.NAA) == 16 && naa == 6) {
 		return fmt.Errorf("NAA designator %s is neither 8 bytes of NAA 2, 3 or 5 nor 16 bytes of NAA 6", hex.EncodeToString(o.NAA))
+	}
+	if n := len(o.EUI); n != 0 && n != 8 && n != 12 && n != 16 {
+		return fmt.Errorf("EUI-64 based designator %x has %d bytes, not 8, 12 or 16", o.EUI, n)
+	}
+	if o.FormFactor > 5 {
+		return fmt.Errorf("form factor %d is above 5", o.FormFactor)
+	}
+	if o.FormFactor == 0 && o.RotationRate > 1 {
+		o.FormFactor = 2
 	}
 	if o.Protection > 3 {
 		return fmt.Errorf("protection type %d is above 3", o.Protection)

@@ -179,6 +179,9 @@ func (d *Disk) designators(n *nexus) []byte {
 // unitDesignators are those that name the logical unit.
 func (d *Disk) unitDesignators() []byte {
 	b := append([]byte{1, 3, 0, byte(len(d.opt.NAA))}, d.opt.NAA...)
+	if len(d.opt.EUI) > 0 {
+		b = append(append(b, 1, 2, 0, byte(len(d.opt.EUI))), d.opt.EUI...)
+	}
 	t10 := make([]byte, 8)
 	pad(t10, d.opt.Vendor)
 	t10 = fmt.Appendf(t10, "%s%s", d.opt.Product, d.opt.Serial)
@@ -234,9 +237,7 @@ func (d *Disk) characteristics() []byte {
 	if d.sparse != nil {
 		b[3] = 0x50 // WABEREQ, WACEREQ: what was erased can be read
 	}
-	if d.opt.RotationRate > 1 {
-		b[3] |= 2 // 3.5 inch
-	}
+	b[3] |= d.opt.FormFactor
 	b[4] = 0x01 // VBULS: an unmapped block verifies as zeros
 	return b
 }
@@ -248,7 +249,9 @@ func (d *Disk) provisioning() []byte {
 		if pooled(d) {
 			b[0] = d.thresholdExponent()
 		}
-		b[1] = 0x04 // LBPRZ 001b
+		if !d.opt.Unzeroed {
+			b[1] = 0x04 // LBPRZ 001b
+		}
 		for u, bit := range map[Unmapping]byte{ByUnmap: 0x80, ByWriteSame16: 0x40, ByWriteSame10: 0x20} {
 			if d.opt.UnmapBy&u != 0 {
 				b[1] |= bit

@@ -75,6 +75,23 @@ func TestVPD(t *testing.T) {
 	}
 }
 
+func TestIdentityOptions(t *testing.T) {
+	eui := []byte{0, 0x10, 0x20, 1, 2, 3, 4, 5}
+	h := newHost(t, 1<<20, lun.DiskOptions{EUI: eui, FormFactor: 3, Thin: true, Unzeroed: true})
+	if a := h.do("12 01 83 00ff 00", nil, 255).good(); !bytes.Contains(a.data, cat([]byte{1, 2, 0, 8}, eui)) {
+		t.Errorf("no EUI-64 in % x", a.data)
+	}
+	if a := h.do("12 01 b1 0008 00", nil, 255).good(); a.data[7]&0x0f != 3 {
+		t.Errorf("form factor %#x", a.data[7])
+	}
+	if a := h.do("12 01 b2 00ff 00", nil, 255).good(); a.data[5]&0x1c != 0 {
+		t.Errorf("LBPRZ in %#x of the provisioning page", a.data[5])
+	}
+	if a := h.do("9e 10 0000000000000000 00000020 00 00", nil, 32).good(); a.data[14]&0xc0 != 0x80 {
+		t.Errorf("LBPME and LBPRZ %#x of READ CAPACITY(16)", a.data[14])
+	}
+}
+
 func TestDesignatorsDiffer(t *testing.T) {
 	a, b := newHost(t, 1<<20, lun.DiskOptions{}), newHost(t, 1<<20, lun.DiskOptions{})
 	if bytes.Equal(a.do("12 01 83 00ff 00", nil, 255).good().data, b.do("12 01 83 00ff 00", nil, 255).good().data) {
@@ -94,6 +111,8 @@ func TestNewDiskErrors(t *testing.T) {
 		{1 << 20, lun.DiskOptions{Product: "ä"}, "printable ASCII"},
 		{1 << 20, lun.DiskOptions{NAA: []byte{0x30}}, "NAA designator"},
 		{1 << 20, lun.DiskOptions{PhysicalExponent: 16}, "above 15"},
+		{1 << 20, lun.DiskOptions{EUI: make([]byte, 9)}, "not 8, 12 or 16"},
+		{1 << 20, lun.DiskOptions{FormFactor: 6}, "above 5"},
 		{1 << 20, lun.DiskOptions{LowestAligned: 1 << 14}, "above 16383"},
 		{1 << 20, lun.DiskOptions{MaxTransfer: 1 << 31}, "too much"},
 	} {

@@ -216,7 +216,10 @@ func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
 	b[13] = d.geometry().exponent
 	put16(b[14:], d.geometry().aligned)
 	if d.sparse != nil {
-		b[14] |= 0xc0 // LBPME, LBPRZ
+		b[14] |= 0x80 // LBPME
+		if !d.opt.Unzeroed {
+			b[14] |= 0x40 // LBPRZ
+		}
 	}
 	c.Reply(b[:], uint64(be32(c.CDB[10:])))
 	return Sense{}

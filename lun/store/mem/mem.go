@@ -27,8 +27,8 @@ const (
 // its own. Reads and writes of chunks that are there allocate nothing.
 type Store struct {
 	size   atomic.Int64
-	limit  int64 // bytes of chunks, 0 for as many as there is memory
 	used   atomic.Int64
+	room   *Room
 	closed atomic.Bool
 
 	// root has a pointer for each middleSpan. It only grows, under resizing, into a
@@ -36,6 +36,20 @@ type Store struct {
 	root     atomic.Pointer[[]*atomic.Pointer[middle]]
 	resizing sync.Mutex
 }
+
+// Room is memory that stores share, as the thin disks of a pool do. It is safe
+// for concurrent use.
+type Room struct {
+	limit int64 // bytes of chunks, 0 for as many as there is memory
+	used  atomic.Int64
+}
+
+// NewRoom returns room for limit bytes (rounded up to 64 KiB chunks), 0 for as
+// many as there is memory.
+func NewRoom(limit int64) *Room { return &Room{limit: limit} }
+
+// Limit returns how many bytes there is room for, 0 if there is no limit.
+func (r *Room) Limit() int64 { return r.limit }
 
 type (
 	middle [fanout]atomic.Pointer[leaf]
@@ -60,7 +74,12 @@ func NewLimited(size, limit int64) (*Store, error) {
 	if size < 0 || limit < 0 {
 		return nil, fmt.Errorf("mem: size %d or limit %d is negative", size, limit)
 	}
-	s := &Store{limit: limit}
+	return NewRoom(limit).New(size)
+}
+
+// New returns a store of size bytes whose memory is taken from the room.
+func (r *Room) New(size int64) (*Store, error) {
+	s := &Store{room: r}
 	s.root.Store(new([]*atomic.Pointer[middle]))
 	return s, s.Resize(size)
 }
@@ -93,11 +112,27 @@ func (s *Store) Resize(size int64) error {
 // Size implements [store.Store].
 func (s *Store) Size() int64 { return s.size.Load() }
 
-// Used returns the bytes of memory that data takes up now.
-func (s *Store) Used() int64 { return s.used.Load() }
+// Used returns the bytes of memory that data takes up now, of all stores that
+// share it.
+func (s *Store) Used() int64 { return s.room.used.Load() }
 
 // Limit returns the most bytes that Used may reach, 0 if there is no limit.
-func (s *Store) Limit() int64 { return s.limit }
+func (s *Store) Limit() int64 { return s.room.limit }
+
+// take takes room for a chunk, if there is any.
+func (s *Store) take() bool {
+	if used := s.room.used.Add(chunkSize); used > s.room.limit && s.room.limit > 0 {
+		s.room.used.Add(-chunkSize)
+		return false
+	}
+	s.used.Add(chunkSize)
+	return true
+}
+
+func (s *Store) give(n int64) {
+	s.used.Add(-n)
+	s.room.used.Add(-n)
+}
 
 // Blocking implements [store.Waiter]: memory never waits.
 func (s *Store) Blocking() bool { return false }
@@ -120,6 +155,7 @@ func (s *Store) Close() error {
 	for _, m := range *s.root.Load() {
 		m.Store(nil)
 	}
+	s.give(s.used.Load())
 	return nil
 }
 
@@ -218,7 +254,7 @@ func (s *Store) unmapChunk(slot *atomic.Pointer[chunk], from, to int) {
 	}
 	c.dead = true
 	slot.Store(nil)
-	s.used.Add(-chunkSize)
+	s.give(chunkSize)
 }
 
 // Extent implements [store.Sparse].
@@ -318,15 +354,14 @@ func (s *Store) make(off int64) (*chunk, error) {
 		if c := slot.Load(); c != nil {
 			return c, nil
 		}
-		if s.used.Add(chunkSize) > s.limit && s.limit > 0 {
-			s.used.Add(-chunkSize)
-			return nil, fmt.Errorf("mem: limit of %d bytes reached: %w", s.limit, syscall.ENOSPC)
+		if !s.take() {
+			return nil, fmt.Errorf("mem: limit of %d bytes reached: %w", s.room.limit, syscall.ENOSPC)
 		}
 		c := &chunk{data: new([chunkSize]byte)}
 		if slot.CompareAndSwap(nil, c) {
 			return c, nil
 		}
-		s.used.Add(-chunkSize)
+		s.give(chunkSize)
 	}
 }
 

@@ -126,3 +126,38 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Stores that share their room take it from each other, and give it back.
+func TestRoom(t *testing.T) {
+	r := mem.NewRoom(3 * 64 << 10)
+	var stores [2]*mem.Store
+	for i := range stores {
+		s, err := r.New(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stores[i] = s
+	}
+	a, b := stores[0], stores[1]
+	if _, err := a.WriteAt(make([]byte, 2*64<<10), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.WriteAt([]byte{1}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.WriteAt([]byte{1}, 64<<10); n != 0 || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("WriteAt beyond the room = %d, %v; want ENOSPC", n, err)
+	}
+	if b.Used() != r.Limit() || a.Used() != r.Limit() {
+		t.Errorf("Used() = %d and %d, want %d", a.Used(), b.Used(), r.Limit())
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if b.Used() != 64<<10 {
+		t.Errorf("Used() = %d after the other was closed, want 65536", b.Used())
+	}
+	if _, err := b.WriteAt([]byte{1}, 64<<10); err != nil {
+		t.Error(err)
+	}
+}
