@@ -24,7 +24,7 @@ func TestNothingKeepsRunning(t *testing.T) {
 			tmp := t.TempDir()
 			mark := kerneltest.Mark()
 			console := filepath.Join(tmp, "log")
-			cmd := exec.Command(kerneltest.Lunlab(t), "ktest", "--kernel", img.Kernel, "--accel", "tcg", "--case", "tcm_loop/*",
+			cmd := exec.Command(kerneltest.Lunlab(t), "ktest", "--kernel", img.Kernel, "--accel", "tcg", "--scenario", "limits/tcm_loop",
 				"--append", mark, "--console", console)
 			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 			var stderr bytes.Buffer

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,11 +18,12 @@ import (
 
 func ktestCommand() *cobra.Command {
 	var (
-		cfg                           kernel.Config
-		here, list, ktap              bool
-		jsonFile, junitFile, globText string
-		consoleFile                   string
-		timeout                       time.Duration
+		cfg                 kernel.Config
+		here, list, ktap    bool
+		jsonFile, junitFile string
+		patterns            []string
+		consoleFile         string
+		timeout             time.Duration
 	)
 	c := &cobra.Command{
 		Use:   "ktest",
@@ -45,26 +46,32 @@ The exit status is 0 if all was as predicted, 1 if something differs, 2 if it
 could not run.`,
 		Example: `  lunlab ktest
   lunlab ktest --kernel ~/linux/arch/x86/boot/bzImage --modules ~/linux
-  lunlab ktest --kernel bzImage --case 'tcm_loop/1/*' --json result.json
+  lunlab ktest --kernel bzImage --scenario 'limits/tcm_loop/1/*' --json result.json
+  lunlab ktest --scenario limits/tcm_loop/2/100/25
+  lunlab ktest --list --scenario '*'
   sudo lunlab ktest --here`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cases, err := chooseCases(globText)
+			ss, err := choose(patterns)
 			if err != nil {
 				return err
 			}
 			if list {
-				for _, c := range cases {
-					fmt.Fprintln(cmd.OutOrStdout(), c.Name())
+				return listScenarios(cmd.OutOrStdout(), ss)
+			}
+			if here {
+				for _, name := range guestFlags {
+					if cmd.Flags().Changed(name) {
+						return fmt.Errorf("--%s is for a guest, and --here takes none", name)
+					}
 				}
-				return nil
 			}
 			if cfg.SMP < 1 || cfg.Memory < 1 || timeout <= 0 {
 				return fmt.Errorf("--smp %d, --mem %d, --timeout %v: each has to be above 0", cfg.SMP, cfg.Memory, timeout)
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not done after %v (--timeout)", timeout))
 			defer cancel()
-			p := newProgress(cmd.ErrOrStderr(), len(cases))
+			p := newProgress(cmd.ErrOrStderr(), len(ss))
 			defer p.clear()
 			report := &scenario.Report{Started: time.Now()}
 			out, err := openReports(cmd.OutOrStdout(), ktap, jsonFile, junitFile)
@@ -76,11 +83,11 @@ could not run.`,
 				report.Take(e)
 			}
 			if here {
-				err = ktestHere(ctx, cases, take)
+				err = ktestHere(ctx, ss, take)
 			} else {
-				report.Complaints, err = ktestGuest(ctx, cfg, consoleFile, p.logf, cases, take)
+				report.Complaints, err = ktestGuest(ctx, cfg, consoleFile, p.logf, ss, take)
 			}
-			report.End(cases, err)
+			report.End(ss, err)
 			p.clear()
 			if werr := out.write(report); werr != nil {
 				return errors.Join(err, werr)
@@ -99,8 +106,8 @@ could not run.`,
 	f.StringVar(&cfg.Kernel, "kernel", "", "kernel `image` to boot (bzImage); default: the distribution's")
 	f.StringVar(&cfg.Modules, "modules", "", "`folder` of its modules; default: modules beside the image, or /lib/modules/VERSION for vmlinuz-VERSION")
 	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user and scsi_debug)")
-	f.StringVar(&globText, "case", "*/*", "only configurations host/queues/can_queue/cmd_per_lun that match the shell `pattern`")
-	f.BoolVar(&list, "list", false, "list the configurations and do nothing")
+	f.StringSliceVar(&patterns, "scenario", []string{"limits"}, "the scenarios that match a shell `pattern`, or begin with it; also limits/HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN of your own")
+	f.BoolVar(&list, "list", false, "list the scenarios, and what each shows, and do nothing")
 	f.StringVar(&jsonFile, "json", "", "write the report as JSON to `file`, - for standard output instead of the table")
 	f.StringVar(&junitFile, "junit", "", "write the report as JUnit XML to `file`")
 	f.BoolVar(&ktap, "ktap", false, "print the report as KTAP instead of the table")
@@ -115,36 +122,31 @@ could not run.`,
 	return c
 }
 
-// chooseCases returns the cases whose names match the pattern.
-func chooseCases(pattern string) ([]scenario.Case, error) {
-	var out []scenario.Case
-	for _, c := range scenario.Cases() {
-		ok, err := path.Match(pattern, c.Name())
+// choose returns the scenarios that the patterns match, each once.
+func choose(patterns []string) ([]scenario.Scenario, error) {
+	var out []scenario.Scenario
+	for _, p := range patterns {
+		found, err := scenario.Find(p)
 		if err != nil {
-			return nil, fmt.Errorf("--case %q: %w", pattern, err)
+			return nil, fmt.Errorf("--scenario: %w", err)
 		}
-		// A pattern for the front matches too: "tcm_loop/2/*".
-		for name := path.Dir(c.Name()); !ok && name != "."; name = path.Dir(name) {
-			ok, _ = path.Match(pattern, name)
+		for _, s := range found {
+			if !slices.ContainsFunc(out, func(o scenario.Scenario) bool { return o.Name == s.Name }) {
+				out = append(out, s)
+			}
 		}
-		if ok {
-			out = append(out, c)
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("--case %q matches no configuration; --list shows them", pattern)
 	}
 	return out, nil
 }
 
-func ktestHere(ctx context.Context, cases []scenario.Case, take func(scenario.Event)) error {
-	if no := scenario.Refusals(cases); len(no) > 0 {
+func ktestHere(ctx context.Context, ss []scenario.Scenario, take func(scenario.Event)) error {
+	if no := scenario.Refusals(ss); len(no) > 0 {
 		return fmt.Errorf("can't run on this kernel:\n%w", errors.Join(no...))
 	}
-	return scenario.Run(ctx, cases, false, take)
+	return scenario.Run(ctx, ss, false, take)
 }
 
-func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), cases []scenario.Case, take func(scenario.Event)) ([]kernel.Complaint, error) {
+func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), ss []scenario.Scenario, take func(scenario.Event)) ([]kernel.Complaint, error) {
 	cache, err := kernel.CacheDir()
 	if err != nil {
 		return nil, err
@@ -173,7 +175,7 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 		return nil, err
 	}
 	cfg.Console, cfg.Logf = console, logf
-	said, err := scenario.RunGuest(ctx, cfg, cases, take)
+	said, err := scenario.RunGuest(ctx, cfg, ss, take)
 	if cerr := errors.Join(console.Chmod(0o644), console.Close(), os.Rename(console.Name(), consoleFile)); cerr != nil {
 		return said, errors.Join(err, cerr)
 	}
@@ -182,6 +184,26 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 		err = fmt.Errorf("%w\n  the whole console: %s", err, consoleFile)
 	}
 	return said, err
+}
+
+// guestFlags are the flags that say what guest to boot.
+var guestFlags = []string{"kernel", "modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
+
+// listScenarios prints the names, and what each of those shows that isn't a
+// configuration like others.
+func listScenarios(w io.Writer, ss []scenario.Scenario) error {
+	shown := ""
+	for _, s := range ss {
+		line := s.Name
+		if s.Shows != shown {
+			shown = s.Shows
+			line = fmt.Sprintf("%-35s  %s", s.Name, shown)
+		}
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reports are where a run's report goes, opened before the run.
@@ -229,13 +251,13 @@ func (o *reports) write(r *scenario.Report) error {
 // agentCommand is the guest's side of ktest.
 func agentCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    scenario.AgentCommand + " CASES",
-		Short:  "Carry out configurations, given as JSON, and write events as JSON lines",
+		Use:    scenario.AgentCommand + " NAME...",
+		Short:  "Carry out scenarios and write events as JSON lines",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w := cmd.OutOrStdout()
-			err := scenario.Agent(cmd.Context(), args[0], func(b []byte) error {
+			err := scenario.Agent(cmd.Context(), args, func(b []byte) error {
 				_, err := w.Write(b)
 				return err
 			})

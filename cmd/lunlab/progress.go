@@ -10,7 +10,7 @@ import (
 )
 
 // progress shows how far a run is: on a terminal in one line that is written
-// over, elsewhere in a line for each configuration that has ended.
+// over, elsewhere in a line for each scenario that has ended.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -53,8 +53,8 @@ func (p *progress) event(e scenario.Event) {
 	switch {
 	case e.Step != nil:
 		p.what = e.Step.What
-		if e.Step.Case != "" {
-			p.what = e.Step.Case + ": " + p.what
+		if e.Step.Scenario != "" {
+			p.what = e.Step.Scenario + ": " + p.what
 		}
 	case e.Result != nil:
 		p.done++

@@ -3,8 +3,11 @@
 package scenario
 
 import (
+	"context"
 	"fmt"
-	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"lunlab/queue"
 )
@@ -45,22 +48,55 @@ func (c Case) LowerTo() int {
 // host takes.
 func (c Case) fioDepth() int { return c.CanQueue + c.CanQueue/8 + 8 }
 
-// hasHost says whether any of the cases has a host of that kind.
-func hasHost(cases []Case, host string) bool {
-	return slices.ContainsFunc(cases, func(c Case) bool { return c.Host == host })
+// limitsPrefix begins the names of the scenarios that are cases.
+const limitsPrefix = "limits/"
+
+// Scenario is the case as a scenario.
+func (c Case) Scenario() Scenario {
+	return Scenario{
+		Name:    limitsPrefix + c.Name(),
+		Shows:   "which limits and budget map the kernel makes of these, and whether it holds a lowered queue_depth",
+		Hosts:   []string{c.Host},
+		Timeout: 90 * time.Second,
+		limits:  c,
+		run:     func(ctx context.Context, r *run) error { return r.limits(ctx) },
+	}
 }
 
-// modulesOf are the modules that the cases need, to be loaded at first and
-// when a case comes.
-func modulesOf(cases []Case) (load, carry []string) {
-	load = []string{"sd_mod"}
-	if hasHost(cases, TCMLoop) {
-		load = append(load, "configfs", "target_core_user", "tcm_loop")
+// ParseCase is the case that has the name.
+func ParseCase(name string) (Case, error) {
+	f := strings.Split(name, "/")
+	bad := func(why string) (Case, error) {
+		return Case{}, fmt.Errorf("limits %q: %s; want HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN, as in tcm_loop/2/64/32", name, why)
 	}
-	if hasHost(cases, SCSIDebug) {
-		carry = append(carry, "scsi_debug")
+	c := Case{Host: f[0]}
+	if c.Host != TCMLoop && c.Host != SCSIDebug {
+		return bad(fmt.Sprintf("no host %q: want %s or %s", c.Host, TCMLoop, SCSIDebug))
 	}
-	return load, carry
+	if len(f) == 5 && f[4] == "host-wide" {
+		c.HostTagset, f = true, f[:4]
+	}
+	if len(f) != 4 {
+		return bad("that isn't three numbers")
+	}
+	for i, n := range []*int{&c.HWQueues, &c.CanQueue, &c.CmdPerLUN} {
+		v, err := strconv.Atoi(f[i+1])
+		if err != nil || v < 1 {
+			return bad(fmt.Sprintf("%q is not a number above 0", f[i+1]))
+		}
+		*n = v
+	}
+	switch {
+	case c.Host == TCMLoop && c.HostTagset:
+		return bad("tcm_loop has no host-wide tags")
+	case c.Host == SCSIDebug && c.CmdPerLUN != c.CanQueue:
+		return bad("scsi_debug has can_queue for cmd_per_lun")
+	}
+	c.Configures = c.Host == SCSIDebug
+	if err := c.Validate(); err != nil {
+		return bad(err.Error())
+	}
+	return c, nil
 }
 
 // Cases are what a run tries if it isn't told otherwise: each number of

@@ -42,10 +42,16 @@ type junitMessage struct {
 	Text    string `xml:",chardata"`
 }
 
-// kernelLog is the name of a test for what the kernel says outside the cases.
+// kernelLog is the name of a test for what the kernel says outside the scenarios.
 const kernelLog = "kernel log"
 
-// WriteJUnit writes the report as JUnit XML: a case that differs is a failure,
+// class is what a scenario's name begins with.
+func class(name string) string {
+	c, _, _ := strings.Cut(name, "/")
+	return c
+}
+
+// WriteJUnit writes the report as JUnit XML: a scenario that differs is a failure,
 // one that could not be carried out, or was not come to, an error.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	s := junitSuite{
@@ -56,7 +62,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	for i := range r.Results {
 		res := &r.Results[i]
-		c := junitCase{Name: res.Name, Class: "limits", Time: fmt.Sprintf("%.3f", res.Elapsed.Seconds())}
+		c := junitCase{Name: res.Name, Class: class(res.Name), Time: fmt.Sprintf("%.3f", res.Elapsed.Seconds())}
 		for _, k := range res.Checks {
 			c.Out += k.String() + "\n"
 		}
@@ -77,9 +83,9 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	for _, name := range r.NotRun {
 		s.Errors++
-		s.Cases = append(s.Cases, junitCase{Name: name, Class: "limits", Error: &junitMessage{Message: "not run", Text: r.Error}})
+		s.Cases = append(s.Cases, junitCase{Name: name, Class: class(name), Error: &junitMessage{Message: "not run", Text: r.Error}})
 	}
-	log := junitCase{Name: kernelLog, Class: "limits"}
+	log := junitCase{Name: kernelLog, Class: "ktest"}
 	if said := r.outside(); len(said) > 0 {
 		s.Failures++
 		log.Failure = &junitMessage{Message: said[0], Text: strings.Join(said, "\n")}
@@ -98,7 +104,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 }
 
 // WriteKTAP writes the report in the kernel's Test Anything Protocol, version 1
-// (Documentation/dev-tools/ktap.rst): a subtest for each case, and in it a
+// (Documentation/dev-tools/ktap.rst): a subtest for each scenario, and in it a
 // test for each thing that was checked.
 func (r *Report) WriteKTAP(w io.Writer) error {
 	var b strings.Builder

@@ -16,18 +16,22 @@ import (
 )
 
 // AgentCommand is the subcommand of this program that a guest is told to run,
-// with the cases as a JSON argument; see [Agent].
+// with the names of scenarios as arguments; see [Agent].
 const AgentCommand = "ktest-agent"
 
-// Agent is the guest's side of [RunGuest]: it carries the cases out that are
-// in the JSON text, and writes events as JSON lines.
-func Agent(ctx context.Context, text string, events func([]byte) error) error {
-	var cases []Case
-	if err := json.Unmarshal([]byte(text), &cases); err != nil {
-		return fmt.Errorf("cases: %w", err)
+// Agent is the guest's side of [RunGuest]: it carries the scenarios out that have
+// these names, and writes events as JSON lines.
+func Agent(ctx context.Context, names []string, events func([]byte) error) error {
+	var ss []Scenario
+	for _, n := range names {
+		s, err := lookup(n)
+		if err != nil {
+			return err
+		}
+		ss = append(ss, s)
 	}
 	var werr error
-	err := Run(ctx, cases, true, func(e Event) {
+	err := Run(ctx, ss, true, func(e Event) {
 		b, err := json.Marshal(e)
 		if err == nil {
 			err = events(append(b, '\n'))
@@ -37,12 +41,12 @@ func Agent(ctx context.Context, text string, events func([]byte) error) error {
 	return errors.Join(err, werr)
 }
 
-// RunGuest carries the cases out in guests that it boots: one for all, but a
-// new one for the rest after a case that got stuck or took the guest with it.
-// Such a case is a result like others, with the console's last lines.
+// RunGuest carries the scenarios out in guests that it boots: one for all, but a
+// new one for the rest after a scenario that got stuck or took the guest with it.
+// Such a scenario is a result like others, with the console's last lines.
 //
-// An error is what keeps any case from being carried out.
-func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Event)) ([]kernel.Complaint, error) {
+// An error is what keeps any scenario from being carried out.
+func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(Event)) ([]kernel.Complaint, error) {
 	fio, err := exec.LookPath("fio")
 	if err != nil {
 		return nil, fmt.Errorf("no fio to take into the guest: %w; on Debian and Ubuntu: apt-get install fio", err)
@@ -53,13 +57,15 @@ func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Ev
 	}
 	maps.Copy(prog, cfg.Files)
 	cfg.Files = prog
-	load, carry := modulesOf(cases)
+	load, carry := modulesOf(ss)
 	cfg.Load, cfg.Carry = append(cfg.Load, load...), append(cfg.Carry, carry...)
-	cfg.Silence = caseTimeout + 30*time.Second // it would have said that the case is stuck
+	for _, s := range ss {
+		cfg.Silence = max(cfg.Silence, s.Timeout+30*time.Second) // it would have said that it is stuck
+	}
 	var outside []kernel.Complaint
-	for len(cases) > 0 {
+	for len(ss) > 0 {
 		g := &guestRun{emit: emit, said: map[string]bool{}}
-		err := g.boot(ctx, cfg, cases)
+		err := g.boot(ctx, cfg, ss)
 		outside = append(outside, g.outside...)
 		if err != nil && (ctx.Err() != nil || g.ended == 0 && g.current == "") {
 			return outside, err
@@ -67,18 +73,18 @@ func RunGuest(ctx context.Context, cfg kernel.Config, cases []Case, emit func(Ev
 		if g.accel != "" {
 			cfg.Accel = g.accel // the choice is made, and told, once
 		}
-		cases = cases[min(g.ended, len(cases)):]
+		ss = ss[min(g.ended, len(ss)):]
 		switch {
-		case err == nil && len(cases) > 0:
-			return outside, fmt.Errorf("the guest ended with %d configurations to go", len(cases))
+		case err == nil && len(ss) > 0:
+			return outside, fmt.Errorf("the guest ended with %d scenarios to go", len(ss))
 		case err == nil || errors.Is(err, errGuestStuck):
-			// The case that is stuck has its result.
-		case len(cases) == 0:
+			// The scenario that is stuck has its result.
+		case len(ss) == 0:
 			return outside, err
 		default:
-			r := g.lost(cases[0], err)
+			r := g.lost(ss[0], err)
 			emit(Event{Result: &r})
-			cases = cases[1:]
+			ss = ss[1:]
 		}
 	}
 	return outside, nil
@@ -90,23 +96,23 @@ var errGuestStuck = errors.New("the guest is stuck")
 // ExitStuck is the agent's exit status for [ErrStuck].
 const ExitStuck = 3
 
-// guestRun is one guest's run of cases.
+// guestRun is one guest's run of scenarios.
 type guestRun struct {
 	emit    func(Event)
 	accel   string
 	part    []byte // an event line that has no end yet
 	ended   int    // results that came
-	current string // the case that is being carried out
+	current string // the scenario that is being carried out
 	since   time.Time
 	at      string
 	bad     error
 
 	said    map[string]bool    // complaints that are in a result or in outside
-	outside []kernel.Complaint // from before the first case and after the last
+	outside []kernel.Complaint // from before the first scenario and after the last
 }
 
-// boot boots a guest and has it carry the cases out.
-func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, cases []Case) error {
+// boot boots a guest and has it carry the scenarios out.
+func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, ss []Scenario) error {
 	g.emit(Event{Step: &Step{What: "boot"}})
 	vm, err := kernel.Boot(ctx, cfg)
 	if err != nil {
@@ -116,16 +122,16 @@ func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, cases []Case) er
 	g.outside = g.news(vm.Complaints())
 	defer func() {
 		vm.Close()
-		if g.current == "" { // else they are the lost case's
+		if g.current == "" { // else they are the lost scenario's
 			g.outside = append(g.outside, g.news(vm.Complaints())...)
 		}
 	}()
-	text, err := json.Marshal(cases)
-	if err != nil {
-		return err
-	}
 	stderr := &limitedBuffer{left: 64 << 10}
-	code, err := vm.Run(ctx, []string{"/bin/lunlab", AgentCommand, string(text)}, nil, g, stderr)
+	argv := []string{"/bin/lunlab", AgentCommand}
+	for _, s := range ss {
+		argv = append(argv, s.Name)
+	}
+	code, err := vm.Run(ctx, argv, nil, g, stderr)
 	switch {
 	case err != nil:
 		return err
@@ -140,7 +146,7 @@ func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, cases []Case) er
 }
 
 // news returns the complaints that were not reported yet, and notes them. The
-// console has them with the time in front, a case's own log without.
+// console has them with the time in front, a scenario's own log without.
 func (g *guestRun) news(all []kernel.Complaint) []kernel.Complaint {
 	var out []kernel.Complaint
 	for _, c := range all {
@@ -192,8 +198,8 @@ func (g *guestRun) Write(b []byte) (int, error) {
 		}
 		switch {
 		case e.Step != nil:
-			if e.Step.Case != g.current {
-				g.current, g.since = e.Step.Case, time.Now()
+			if e.Step.Scenario != g.current {
+				g.current, g.since = e.Step.Scenario, time.Now()
 			}
 			g.at = e.Step.What
 		case e.Result != nil:
@@ -208,12 +214,12 @@ func (g *guestRun) Write(b []byte) (int, error) {
 	}
 }
 
-// lost is the result of the case that was being carried out when its guest was
-// lost.
-func (g *guestRun) lost(c Case, err error) Result {
-	r := Result{
-		Case: c, Name: c.Name(), Before: noPeak, Lowered: noPeak, Raised: noPeak, LowerTo: c.LowerTo(),
-		Verdict: Failed, Error: fmt.Sprintf("%s: %v", g.at, err),
+// lost is the result of the scenario that was being carried out when its guest
+// was lost.
+func (g *guestRun) lost(s Scenario, err error) Result {
+	r := Result{Name: s.Name, Verdict: Failed, Error: fmt.Sprintf("%s: %v", g.at, err)}
+	if c := s.limits; c.Host != "" {
+		r.LimitsResult = &LimitsResult{Case: c, LowerTo: c.LowerTo(), Before: noPeak, Lowered: noPeak, Raised: noPeak}
 	}
 	if g.current != "" {
 		r.Elapsed = time.Since(g.since)

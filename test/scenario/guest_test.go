@@ -14,13 +14,13 @@ import (
 	"lunlab/test/scenario"
 )
 
-// ktest runs cases on a kernel in a guest and returns the results by name.
-func ktest(t *testing.T, img kernel.Image, cases []scenario.Case) (scenario.Kernel, map[string]scenario.Result) {
+// ktest runs scenarios on a kernel in a guest and returns the results by name.
+func ktest(t *testing.T, img kernel.Image, ss []scenario.Scenario) (scenario.Kernel, map[string]scenario.Result) {
 	t.Helper()
 	report := new(scenario.Report)
 	complaints, err := scenario.RunGuest(t.Context(), kernel.Config{
 		Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 4, Memory: 1536, Logf: t.Logf,
-	}, cases, report.Take)
+	}, ss, report.Take)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,13 +34,13 @@ func ktest(t *testing.T, img kernel.Image, cases []scenario.Case) (scenario.Kern
 	for _, r := range report.Results {
 		byName[r.Name] = r
 	}
-	if len(byName) != len(cases) {
-		t.Errorf("%d results of %d cases", len(byName), len(cases))
+	if len(byName) != len(ss) {
+		t.Errorf("%d results of %d scenarios", len(byName), len(ss))
 	}
 	return report.Kernel, byName
 }
 
-// asPredicted wants each case to be as predicted.
+// asPredicted wants each to be as predicted.
 func asPredicted(t *testing.T, results map[string]scenario.Result) {
 	t.Helper()
 	for name, r := range results {
@@ -52,7 +52,7 @@ func asPredicted(t *testing.T, results map[string]scenario.Result) {
 
 // The distribution's kernel allocates every map and holds every depth.
 func TestStock(t *testing.T) {
-	k, results := ktest(t, kerneltest.Stock(t), scenario.Cases())
+	k, results := ktest(t, kerneltest.Stock(t), scenario.Limits())
 	asPredicted(t, results)
 	if fmt.Sprint(k.Rules) != "[6.12]" {
 		t.Errorf("rules %v, want 6.12", k.Rules)
@@ -80,7 +80,7 @@ type observed struct {
 var series = map[string]observed{
 	"base": {rules: "[6.12]"},
 	"s2":   {rules: "[6.12]"},
-	"v2a":  {rules: "[v2]", refused: true, elided: elidedByV2, hangs: []string{"scsi_debug/1/64/64", "scsi_debug/2/64/64/host-wide"}},
+	"v2a":  {rules: "[v2]", refused: true, elided: elidedByV2, hangs: []string{"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide"}},
 	"v2b":  {rules: "[v3]", notHeld: true, elided: elidedByV2},
 	"no3":  {rules: "[v3-scsi]", notHeld: true, elided: elidedByV2},
 	"nbt":  {rules: "[v4]", notHeld: true, elided: elidedByV2},
@@ -89,23 +89,22 @@ var series = map[string]observed{
 // elidedByV2 are the cases with one hardware queue, or host-wide tags, and a
 // depth of at least can_queue.
 var elidedByV2 = []string{
-	"tcm_loop/1/64/64", "tcm_loop/1/64/128", "tcm_loop/1/1/1", "tcm_loop/1/8192/8192",
-	"scsi_debug/1/64/64", "scsi_debug/2/64/64/host-wide",
+	"limits/tcm_loop/1/64/64", "limits/tcm_loop/1/64/128", "limits/tcm_loop/1/1/1", "limits/tcm_loop/1/8192/8192",
+	"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide",
 }
 
 // seriesCases are those that tell the rules apart: all of them take two minutes
 // on each kernel.
-func seriesCases(t *testing.T) []scenario.Case {
+func seriesCases(t *testing.T) []scenario.Scenario {
 	t.Helper()
-	names := append([]string{"tcm_loop/1/64/32", "tcm_loop/2/64/64", "tcm_loop/4/64/128", "scsi_debug/2/64/64"}, elidedByV2...)
-	var out []scenario.Case
-	for _, c := range scenario.Cases() {
-		if slices.Contains(names, c.Name()) {
-			out = append(out, c)
+	names := append([]string{"limits/tcm_loop/1/64/32", "limits/tcm_loop/2/64/64", "limits/tcm_loop/4/64/128", "limits/scsi_debug/2/64/64"}, elidedByV2...)
+	var out []scenario.Scenario
+	for _, n := range names {
+		found, err := scenario.Find(n)
+		if err != nil || len(found) == 0 || found[0].Name != n {
+			t.Fatalf("%s: %v, %v", n, found, err)
 		}
-	}
-	if len(out) != len(names) {
-		t.Fatalf("%d cases of %d", len(out), len(names))
+		out = append(out, found[0])
 	}
 	return out
 }
@@ -158,7 +157,7 @@ func TestHere(t *testing.T) {
 		SMP: 2, Memory: 1024, Load: []string{"sd_mod", "configfs"}, Carry: []string{"target_core_user", "tcm_loop"},
 	}, "fio")
 	var out, errs bytes.Buffer
-	code, err := vm.Run(t.Context(), []string{"/bin/lunlab", "ktest", "--here", "--case", "tcm_loop/1/64/64", "--json", "-"}, nil, &out, &errs)
+	code, err := vm.Run(t.Context(), []string{"/bin/lunlab", "ktest", "--here", "--case", "limits/tcm_loop/1/64/64", "--json", "-"}, nil, &out, &errs)
 	if err != nil || code != 0 {
 		t.Fatalf("exit status %d, %v\n%s%s", code, err, out.String(), errs.String())
 	}
@@ -182,17 +181,17 @@ func TestHere(t *testing.T) {
 	}
 }
 
-// A case that the guest is lost in is a result, and a new guest carries out
+// A scenario that the guest is lost in is a result, and a new guest carries out
 // the rest.
 func TestGuestLost(t *testing.T) {
 	img := kerneltest.Stock(t)
 	mark := kerneltest.Mark()
-	cases := scenario.Cases()[:2]
+	ss := scenario.Limits()[:2]
 	report := new(scenario.Report)
 	killed := false
 	_, err := scenario.RunGuest(t.Context(), kernel.Config{
 		Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 2, Memory: 1536, Accel: "tcg", Append: mark,
-	}, cases, func(e scenario.Event) {
+	}, ss, func(e scenario.Event) {
 		report.Take(e)
 		if e.Step != nil && e.Step.What == "verify" && !killed {
 			killed = true
@@ -209,10 +208,10 @@ func TestGuestLost(t *testing.T) {
 	}
 	lost, after := report.Results[0], report.Results[1]
 	if lost.Verdict != scenario.Failed || !strings.Contains(lost.Error, "verify: the guest ended") {
-		t.Errorf("the case that was lost: %s: %s", lost.Verdict, lost.Error)
+		t.Errorf("the one that was lost: %s: %s", lost.Verdict, lost.Error)
 	}
 	if after.Verdict != scenario.AsPredicted {
-		t.Errorf("the case after: %s: %s %q", after.Verdict, after.Error, after.Differences())
+		t.Errorf("the one after: %s: %s %q", after.Verdict, after.Error, after.Differences())
 	}
 	if got := report.ExitStatus(); got != scenario.ExitCouldNotRun {
 		t.Errorf("exit status %d, want 2", got)

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Refusals says why the cases can't be carried out on the running kernel, each
+// Refusals says why the scenarios can't be carried out on the running kernel, each
 // with what would help; none if they can.
-func Refusals(cases []Case) []error {
+func Refusals(ss []Scenario) []error {
 	var no []error
 	refuse := func(format string, args ...any) { no = append(no, fmt.Errorf(format, args...)) }
 	if os.Geteuid() != 0 {
@@ -22,13 +22,13 @@ func Refusals(cases []Case) []error {
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		refuse("the kernel has no BTF, which the probe reads structures by: CONFIG_DEBUG_INFO_BTF=y")
 	}
-	load, carry := modulesOf(cases)
+	load, carry := modulesOf(ss)
 	for _, m := range append(load, carry...) {
 		if m != "sd_mod" && m != "configfs" && !haveModule(m) { // the other two come with the rest
 			refuse("the kernel has no %s, neither loaded, built in nor as a module that modprobe finds", m)
 		}
 	}
-	if hosts, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*"); hasHost(cases, SCSIDebug) && len(hosts) > 0 {
+	if hosts, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*"); hasHost(ss, SCSIDebug) && len(hosts) > 0 {
 		refuse("scsi_debug is loaded already and has %d hosts: it is loaded with other parameters for each case, so remove it first: modprobe -r scsi_debug", len(hosts))
 	}
 	return no

@@ -16,7 +16,6 @@ import (
 
 // Times of a case. Under emulation an I/O takes half a millisecond.
 const (
-	caseTimeout  = 90 * time.Second
 	stuckTime    = 15 * time.Second // a scan that takes longer hangs
 	iopsTime     = time.Second
 	turnover     = 200 * time.Millisecond // ten times what a command of scsi_debug takes
@@ -25,25 +24,28 @@ const (
 	fillTries    = 5
 )
 
-// run is a case that is being carried out.
+// run is a scenario that is being carried out.
 type run struct {
 	*runner
 	Result
-	disk  *disk
-	pred  queue.Prediction
-	probe *probe.Probe
-	at    string // the step that is being done
+	scenario Scenario
+	disk     *disk
+	pred     queue.Prediction
+	probe    *probe.Probe
+	at       string // the step that is being done
 }
 
 func (r *run) step(what string) {
 	r.at = what
-	r.emit(Event{Step: &Step{Case: r.Name, What: what}})
+	r.emit(Event{Step: &Step{Scenario: r.Name, What: what}})
 }
 
 // limits carries the case out: attach, compare what the kernel made of the
 // limits, verify data, measure, and watch what is in flight while queue_depth
 // is lowered and raised again.
 func (r *run) limits(ctx context.Context) error {
+	r.LimitsResult = &LimitsResult{Case: r.scenario.limits, Before: noPeak, Lowered: noPeak, Raised: noPeak}
+	r.Case.CPUs = r.cpus
 	r.at = "predict"
 	if err := r.predict(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -32,25 +33,25 @@ type Report struct {
 	// Elapsed is the run's time, the boot included.
 	Elapsed time.Duration `json:"elapsed_ns"`
 	Results []Result      `json:"results"`
-	// Complaints are what the kernel complained of outside the cases, while it
+	// Complaints are what the kernel complained of outside the scenarios, while it
 	// booted and powered off.
 	Complaints []kernel.Complaint `json:"complaints,omitempty"`
 
-	// Error is why the run ended before its time, and NotRun names the cases
+	// Error is why the run ended before its time, and NotRun names the scenarios
 	// that it didn't come to.
 	Error  string   `json:"error,omitempty"`
 	NotRun []string `json:"not_run,omitempty"`
 }
 
-// End ends the report of a run that had these cases, and err as its outcome.
-func (r *Report) End(cases []Case, err error) {
+// End ends the report of a run that had these scenarios, and err as its outcome.
+func (r *Report) End(ss []Scenario, err error) {
 	r.Elapsed = time.Since(r.Started)
 	if err != nil {
 		r.Error = err.Error()
 	}
-	for _, c := range cases {
-		if !slices.ContainsFunc(r.Results, func(res Result) bool { return res.Name == c.Name() }) {
-			r.NotRun = append(r.NotRun, c.Name())
+	for _, s := range ss {
+		if !slices.ContainsFunc(r.Results, func(res Result) bool { return res.Name == s.Name }) {
+			r.NotRun = append(r.NotRun, s.Name)
 		}
 	}
 }
@@ -62,8 +63,8 @@ const (
 	ExitCouldNotRun = 2
 )
 
-// ExitStatus is 0 if all was as predicted, 1 if something differs, 2 if a case
-// could not be carried out. Skipped cases don't count, if there are others.
+// ExitStatus is 0 if all was as predicted, 1 if something differs, 2 if a scenario
+// could not be carried out. Skipped ones don't count, if there are others.
 func (r *Report) ExitStatus() int {
 	status := ExitAsPredicted
 	if len(r.Complaints) > 0 {
@@ -95,20 +96,12 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if r.Kernel.Accel != "" {
 		how = "in QEMU, " + strings.ToUpper(r.Kernel.Accel)
 	}
-	fmt.Fprintf(w, "kernel   %s %s (%s, %d CPUs)\n", r.Kernel.Release, r.Kernel.Version, how, r.Kernel.CPUs)
+	fmt.Fprintf(w, "kernel   %s %s (%s, %s)\n", r.Kernel.Release, r.Kernel.Version, how, plural(r.Kernel.CPUs, "CPU"))
 	fmt.Fprintf(w, "rules    %s\n", strings.Join(r.Kernel.Rules, " or "))
 	for _, e := range r.Kernel.Evidence {
 		fmt.Fprintf(w, "         %s\n", e)
 	}
-	fmt.Fprintln(w)
-
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\thw\tcan_\tcmd_per\tqueue\tbudget map\tbudget map\tlowered\tmost in flight, target (device)\t\t\t4 KiB\t\t")
-	fmt.Fprintln(t, "host\tqueues\tqueue\t_lun\tdepth\tpredicted\tobserved\tto\tat first\tlowered\traised\tread IOPS\tverdict\t")
-	for i := range r.Results {
-		r.Results[i].row(t)
-	}
-	if err := t.Flush(); err != nil {
+	if err := errors.Join(r.writeLimits(w), r.writeOthers(w)); err != nil {
 		return err
 	}
 	var notes []string
@@ -133,15 +126,56 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
+// writeLimits writes the table of the limits scenarios.
+func (r *Report) writeLimits(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	begun := false
+	for i := range r.Results {
+		if r.Results[i].LimitsResult == nil {
+			continue
+		}
+		if !begun {
+			begun = true
+			fmt.Fprintln(t, "\n\thw\tcan_\tcmd_per\tqueue\tbudget\tmap:\tlowered\tmost\tin flight:\t\t4 KiB\t\t")
+			fmt.Fprintln(t, "host\tqueues\tqueue\t_lun\tdepth\tpredicted\tobserved\tto\tat first\tlowered\traised\tIOPS\tverdict\t")
+		}
+		r.Results[i].row(t)
+	}
+	return t.Flush()
+}
+
+// row is the scenario's row of the table.
 func (res *Result) row(w io.Writer) {
 	c := res.Case
 	host := c.Host
 	if c.HostTagset {
-		host += ", host-wide tags"
+		host += " host-wide"
 	}
-	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", host, c.HWQueues, c.CanQueue, c.CmdPerLUN,
+	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", host, c.Queues(), c.CanQueue, c.CmdPerLUN,
 		number(res.QueueDepth), dash(res.MapPredicted), dash(res.MapObserved), res.lowered(),
 		res.Before, res.Lowered, res.Raised, number(int(res.IOPS)), res.Verdict)
+}
+
+// writeOthers writes the table of the scenarios that aren't about limits.
+func (r *Report) writeOthers(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	begun := false
+	for i := range r.Results {
+		res := &r.Results[i]
+		if res.LimitsResult != nil {
+			continue
+		}
+		if !begun {
+			begun = true
+			fmt.Fprintln(t, "\nscenario\tverdict\ttook\twhat was seen")
+		}
+		var facts []string
+		for _, f := range res.Facts {
+			facts = append(facts, f.What+" "+f.Value)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%.1f s\t%s\n", res.Name, res.Verdict, res.Elapsed.Seconds(), strings.Join(facts, ", "))
+	}
+	return t.Flush()
 }
 
 func (res *Result) lowered() string {
@@ -151,15 +185,20 @@ func (res *Result) lowered() string {
 	return number(res.LowerTo)
 }
 
-// String is "target (device)"; a witness that wasn't there is left out.
+// String is one number where the witnesses agree, or only one was there, and
+// else "target (kernel)".
 func (p Peak) String() string {
-	switch {
-	case p.Target > 0 && p.Device > 0:
+	if p.Target > 0 && p.Device > 0 && p.Target != p.Device {
 		return fmt.Sprintf("%d (%d)", p.Target, p.Device)
-	case p.Device > 0:
-		return fmt.Sprintf("- (%d)", p.Device)
 	}
-	return number(p.Target)
+	return number(max(p.Target, p.Device))
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func number(n int) string {
@@ -182,8 +221,12 @@ func (r *Report) Summary() string {
 	for _, res := range r.Results {
 		n[res.Verdict]++
 	}
-	s := fmt.Sprintf("%d of %d configurations as predicted", n[AsPredicted], len(r.Results)+len(r.NotRun))
-	if n[Differs] > 0 {
+	s := fmt.Sprintf("%d of %s as predicted", n[AsPredicted], plural(len(r.Results)+len(r.NotRun), "scenario"))
+	switch n[Differs] {
+	case 0:
+	case 1:
+		s += ", 1 differs"
+	default:
 		s += fmt.Sprintf(", %d differ", n[Differs])
 	}
 	if n[Failed] > 0 {
@@ -198,7 +241,7 @@ func (r *Report) Summary() string {
 	return s + fmt.Sprintf(", in %.0f s", r.Elapsed.Seconds())
 }
 
-// outside are the complaints that are no case's, a line each.
+// outside are the complaints that are no scenario's, a line each.
 func (r *Report) outside() []string {
 	var out []string
 	for _, c := range r.Complaints {

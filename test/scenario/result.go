@@ -8,7 +8,7 @@ import (
 	"lunlab/test/kernel"
 )
 
-// Check is one thing that was predicted and looked at.
+// Check is one thing that was predicted, or that has to hold, and looked at.
 type Check struct {
 	What      string `json:"what"`
 	Predicted string `json:"predicted"`
@@ -25,7 +25,7 @@ func (c Check) String() string {
 	return s
 }
 
-// The verdicts on a case.
+// The verdicts on a scenario.
 const (
 	AsPredicted = "as predicted"
 	Differs     = "differs"
@@ -42,10 +42,30 @@ type Peak struct {
 
 var noPeak = Peak{Target: -1, Device: -1}
 
-// Result is what became of a case.
+// Fact is something that was seen and is neither right nor wrong.
+type Fact struct {
+	What  string `json:"what"`
+	Value string `json:"value"`
+}
+
+// Result is what became of a scenario.
 type Result struct {
-	Case Case   `json:"case"`
 	Name string `json:"name"`
+
+	*LimitsResult `json:"limits,omitempty"` // of a limits scenario
+
+	Facts   []Fact        `json:"facts,omitempty"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+
+	Checks     []Check            `json:"checks"`
+	Complaints []kernel.Complaint `json:"complaints,omitempty"`
+	Verdict    string             `json:"verdict"`
+	Error      string             `json:"error,omitempty"` // for Failed: the step and what went wrong; for Skipped: why
+}
+
+// LimitsResult is what a limits scenario saw.
+type LimitsResult struct {
+	Case Case `json:"case"`
 
 	// Disk is the block device that the case had, Device its host:channel:id:lun.
 	Disk   string `json:"disk,omitempty"`
@@ -67,13 +87,12 @@ type Result struct {
 	Lowered Peak `json:"lowered"`
 	Raised  Peak `json:"raised"`
 
-	IOPS    float64       `json:"iops"` // 4 KiB random read, nothing held
-	Elapsed time.Duration `json:"elapsed_ns"`
+	IOPS float64 `json:"iops"` // 4 KiB random read, nothing held
+}
 
-	Checks     []Check            `json:"checks"`
-	Complaints []kernel.Complaint `json:"complaints,omitempty"`
-	Verdict    string             `json:"verdict"`
-	Error      string             `json:"error,omitempty"` // for Failed: the step and what went wrong; for Skipped: why
+// fact records something that was seen.
+func (r *Result) fact(what string, value any) {
+	r.Facts = append(r.Facts, Fact{What: what, Value: fmt.Sprint(value)})
 }
 
 // check records a check that holds if both are the same.

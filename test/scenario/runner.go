@@ -23,22 +23,22 @@ type Event struct {
 	Result *Result `json:"result,omitempty"`
 }
 
-// Step says what is being done, Case that it is for a case.
+// Step says what is being done, and for which scenario.
 type Step struct {
-	Case string `json:"case,omitempty"`
-	What string `json:"what"`
+	Scenario string `json:"scenario,omitempty"`
+	What     string `json:"what"`
 }
 
-// ErrStuck says that a case did not end in its time: what it has left in the
+// ErrStuck says that a scenario did not end in its time: what it has left in the
 // kernel can't be known, so no other is begun there.
-var ErrStuck = errors.New("the case is stuck in the kernel")
+var ErrStuck = errors.New("the scenario is stuck in the kernel")
 
-// runner carries cases out on the running kernel.
+// runner carries scenarios out on the running kernel.
 type runner struct {
 	emit   func(Event)
-	engine *tcmu.Engine // nil if no case needs it
+	engine *tcmu.Engine // nil if no scenario needs it
 
-	// disposable says that a case may hang the kernel for good.
+	// disposable says that a scenario may hang the kernel for good.
 	disposable bool
 
 	layout *probe.Layout // of the kernel's structures, found once
@@ -47,35 +47,35 @@ type runner struct {
 	cpus   int
 }
 
-// Run carries the cases out on the running kernel, one after another, and
+// Run carries the scenarios out on the running kernel, one after another, and
 // tells emit of what it does. It needs root and what [Refusals] lists.
 //
-// A case that fails is a result like others. Run's own errors are what keeps
+// A scenario that fails is a result like others. Run's own errors are what keeps
 // all from going on; [ErrStuck] is one, after the result of the case that it
 // is about.
 //
-// Cases of which the rules say that they hang the kernel are tried only if the
+// Scenarios of which the rules say that they hang the kernel are tried only if the
 // kernel is disposable.
-func Run(ctx context.Context, cases []Case, disposable bool, emit func(Event)) (err error) {
+func Run(ctx context.Context, ss []Scenario, disposable bool, emit func(Event)) (err error) {
 	rn := &runner{emit: emit, disposable: disposable}
 	emit(Event{Step: &Step{What: "look at the kernel"}})
-	if err := rn.open(ctx, cases); err != nil {
+	if err := rn.open(ctx, ss); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rn.close()) }()
-	for _, c := range cases {
+	for _, s := range ss {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		if err := rn.one(ctx, c); err != nil {
+		if err := rn.one(ctx, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// open gets what the cases share.
-func (rn *runner) open(ctx context.Context, cases []Case) (err error) {
+// open gets what the scenarios share.
+func (rn *runner) open(ctx context.Context, ss []Scenario) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, rn.close())
@@ -84,7 +84,7 @@ func (rn *runner) open(ctx context.Context, cases []Case) (err error) {
 	if rn.kmsg, err = openKmsg(); err != nil {
 		return err
 	}
-	if hasHost(cases, TCMLoop) {
+	if hasHost(ss, TCMLoop) {
 		if err := rn.openEngine(ctx); err != nil {
 			return err
 		}
@@ -159,14 +159,13 @@ func (rn *runner) close() error {
 	return errors.Join(errs...)
 }
 
-// one carries one case out and emits its result.
-func (rn *runner) one(ctx context.Context, c Case) error {
-	c.CPUs = rn.cpus
-	r := &run{runner: rn, Result: Result{Case: c, Name: c.Name(), Before: noPeak, Lowered: noPeak, Raised: noPeak}}
+// one carries one scenario out and emits its result.
+func (rn *runner) one(ctx context.Context, s Scenario) error {
+	r := &run{runner: rn, scenario: s, Result: Result{Name: s.Name}}
 	start := time.Now()
-	limited, cancel := context.WithTimeoutCause(ctx, caseTimeout, fmt.Errorf("it took over %v", caseTimeout))
+	limited, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("it took over %v", s.Timeout))
 	defer cancel()
-	err := r.limits(limited)
+	err := s.run(limited, r)
 	r.Elapsed = time.Since(start)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
