@@ -53,6 +53,10 @@ func (k *command) layout(b []byte) {
 // b, and returns their length.
 func (k *command) encodeAnswer(b []byte) int {
 	c := k.conn()
+	if k.cut && k.InLen > uint64(k.inWant) {
+		k.Fail(senseTooLong)
+		k.InLen = 0
+	}
 	flags, residual, bidiResidual := k.residuals()
 	n := int(min(k.InLen, uint64(k.inWant)))
 	// Good status goes with the last data (RFC 7143 11.7.3), if it is alone.

@@ -56,10 +56,7 @@ func (p *bufferPool) get(n int) *buffer {
 	if class >= len(p.classes) {
 		return nil
 	}
-	size := 1<<(minBufferBits+class) + bufferSlack
-	if class == 0 {
-		size = 1 << minBufferBits
-	}
+	size := classSize(class)
 	if p.used.Add(int64(size)) > p.limit {
 		p.used.Add(-int64(size))
 		return nil
@@ -70,4 +67,22 @@ func (p *bufferPool) get(n int) *buffer {
 	}
 	b.refs.Store(1)
 	return b
+}
+
+func classSize(class int) int {
+	if class == 0 {
+		return 1 << minBufferBits
+	}
+	return 1<<(minBufferBits+class) + bufferSlack
+}
+
+// maxBlocks is the most bytes of blocks that a command may move within the limit:
+// their protection information, 8 bytes for 512, fits beside them, and in an
+// answer so do the headers of the smallest PDUs.
+func (p *bufferPool) maxBlocks() int {
+	class := len(p.classes) - 1
+	for class > 0 && int64(classSize(class)) > p.limit {
+		class--
+	}
+	return 1 << (minBufferBits + class - 1)
 }

@@ -31,6 +31,10 @@ type command struct {
 	// the most, within what the initiator is ready for.
 	outWant, inWant int
 
+	// cut says that inWant is less than both had in mind. A command that has more
+	// to give then fails.
+	cut bool
+
 	// shared says that the command had to wait for its turn: it may be started,
 	// and ended, by a goroutine other than its reader.
 	shared bool
@@ -74,7 +78,7 @@ func (k *command) release() {
 	k.Reset()
 	k.home.Store(nil)
 	k.unit, k.longCDB, k.bidiRead, k.outWant, k.inWant = nil, nil, 0, 0, 0
-	k.noMemory, k.failure = false, lun.Sense{}
+	k.noMemory, k.cut, k.failure = false, false, lun.Sense{}
 	k.xfer.reset()
 	k.dataOut[0], k.dataOut[1] = nil, nil
 	commands.Put(k)
@@ -90,11 +94,6 @@ func (k *command) abandon() {
 // MaxTransfer is the most bytes of blocks that a unit may let a command move by
 // iSCSI, one way. A unit has to announce no more (SBC-4 6.6.4).
 const MaxTransfer = 32 << 20
-
-// maxTransfer bounds the data of one command, in bytes: blocks of 512 bytes with
-// their protection information. An answer that long fits the largest buffer, even
-// in the smallest PDUs.
-const maxTransfer = MaxTransfer + MaxTransfer/512*8
 
 // senseTooLong ends a command that would move more. It never moves a part.
 var senseTooLong = lun.Sense{Key: lun.IllegalRequest, Code: 0x2400}
@@ -179,26 +178,21 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
 	read := k.req.ExpectedDataTransferLength
 	if k.req.Write {
-		k.outWant = k.bound(out, k.req.ExpectedDataTransferLength)
+		out = min(out, uint64(k.req.ExpectedDataTransferLength))
+		if out > c.srv.maxTransfer {
+			out, k.failure = 0, senseTooLong
+		}
+		k.outWant = int(out)
 		read = k.bidiRead
 		k.setDataOut(nil)
 	}
 	if k.req.Read {
-		k.inWant = k.bound(in, read)
+		// An allocation length may be more than there is to send.
+		in = min(in, uint64(read))
+		k.inWant, k.cut = int(min(in, c.srv.maxTransfer)), in > c.srv.maxTransfer
 	}
 	a.cmd = k
 	return k, a
-}
-
-// bound is how much of n bytes the initiator, ready for expected, moves. If that is
-// more than a command may, it moves nothing and fails.
-func (k *command) bound(n uint64, expected uint32) int {
-	n = min(n, uint64(expected))
-	if n > maxTransfer {
-		k.failure = senseTooLong
-		return 0
-	}
-	return int(n)
 }
 
 // attributes are SAM's for those of RFC 7143 11.3.1; an untagged task is a simple
@@ -281,7 +275,7 @@ func (on *conn) begin(a *arrival) {
 		c.sess.end(a.immediate)
 		c.reject(a.reason, a.bhs[:])
 	case k == nil:
-		c.handle(a)
+		on.handle(a)
 		return
 	case k.admission == target.DuplicateTag:
 		// An overlapped command (SAM-5 5.10, RFC 7143 11.17.1).

@@ -63,6 +63,8 @@ type conn struct {
 	phase   atomic.Int32
 	pinged  atomic.Int64 // Unix nanoseconds, 0 when no answer is due
 	closing atomic.Bool  // a logout was answered: nothing more is read
+
+	deaf chan struct{} // closed when nothing more is read
 }
 
 // Phases of a connection.
@@ -72,7 +74,7 @@ const (
 )
 
 func newConn(s *Server, nc net.Conn, tag uint16) *conn {
-	c := &conn{srv: s, nc: nc, tag: tag, params: defaultParams(), began: time.Now(), waiting: map[uint32]*command{}}
+	c := &conn{srv: s, nc: nc, tag: tag, params: defaultParams(), began: time.Now(), waiting: map[uint32]*command{}, deaf: make(chan struct{})}
 	c.in.nc, c.in.buf, c.in.dry = nc, make([]byte, loginInput), c.dry
 	c.out.init(nc, c.stamp)
 	c.in.heard.Store(c.began.UnixNano())
@@ -94,6 +96,7 @@ func (c *conn) serve() {
 		c.srv.log.Info("login", "session", c.sess.String(), "tsih", c.sess.tsih, "cid", c.cid, "from", c.nc.RemoteAddr())
 		err = c.fullFeature()
 	}
+	close(c.deaf)
 	if errors.Is(err, errLoggedOut) {
 		c.linger()
 	}

@@ -192,7 +192,7 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 		return c.refuse(pdu.ReasonInvalidField, bhs[:], n)
 	}
 	if sense.Key != lun.NoSense {
-		if sense == senseServiceCRC && c.recoverLocked(k) {
+		if sense == senseServiceCRC && c.recoverLocked(k, p.TargetTransferTag) {
 			c.mu.Unlock()
 		} else {
 			c.failTransfer(k, sense)
@@ -218,7 +218,7 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 		return nil
 	}
 	if !whole {
-		if c.recoverLocked(k) {
+		if c.recoverLocked(k, p.TargetTransferTag) {
 			c.mu.Unlock()
 		} else {
 			c.failTransfer(k, senseServiceCRC)

@@ -1,6 +1,8 @@
 package iscsi
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"lunlab/target"
@@ -39,7 +41,7 @@ func (c *conn) numbered(h pdu.Header, b, data []byte) error {
 		a.reason = pdu.ReasonInvalidField
 	}
 	if len(data) > 0 && a.reason == 0 {
-		a.data = append([]byte(nil), data...)
+		a.data = data
 	}
 	c.sess.arrive(c, &a)
 	return nil
@@ -200,7 +202,8 @@ func (c *conn) coldReset() {
 	}
 }
 
-// logout ends the session or a connection, after answering (RFC 7143 11.14, 11.15).
+// logout ends the session or a connection, and answers when their tasks have
+// ended (RFC 7143 11.14, 11.15).
 func (c *conn) logout(p *pdu.LogoutRequest) {
 	x := c.sess
 	r := pdu.LogoutResponse{
@@ -212,9 +215,8 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 	x.mu.Lock()
 	switch p.ReasonCode {
 	case pdu.CloseSession:
-		for _, o := range x.conns {
-			end = append(end, o)
-		}
+		end = slices.Collect(maps.Values(x.conns))
+		given, x.lost = x.lost, nil
 	case pdu.CloseConnection:
 		if o := x.conns[p.CID]; o != nil {
 			end = append(end, o)
@@ -238,17 +240,30 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 		}
 	}
 	x.mu.Unlock()
-	for _, o := range given {
-		x.abandon(o)
-	}
-	for _, o := range lost {
-		o.nc.Close()
-		x.dropHeld(o)
-	}
-	c.send(r.Encode, nil)
-	for _, o := range end {
-		o.hangUp()
-	}
+	// Tasks may take their time to end, and this connection's reader may have
+	// others to serve.
+	c.srv.wg.Go(func() {
+		for _, o := range end {
+			if o != c {
+				o.hangUp()
+				<-o.deaf
+			}
+		}
+		for _, o := range lost {
+			o.nc.Close()
+			<-o.deaf
+			x.dropHeld(o)
+		}
+		for _, o := range slices.Concat(end, given) {
+			x.dropHeld(o)
+			x.abandon(o)
+		}
+		c.send(r.Encode, nil)
+		if slices.Contains(end, c) {
+			c.hangUp()
+		}
+		c.out.flush(false)
+	})
 }
 
 // hangUp ends the connection when what is queued has been written.

@@ -1,6 +1,7 @@
 package iscsi_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -351,11 +352,11 @@ func FuzzSession(f *testing.F) {
 // TestMemoryLimit begins more writes than there is memory for their data: those
 // beyond get BUSY, the others are done, and then there is room again.
 func TestMemoryLimit(t *testing.T) {
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 8 << 20 })
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 32 << 20 })
 	r := dial(t, l.addr)
 	r.login("ImmediateData=No", "MaxBurstLength=1048576")
 	for range 2 {
-		const n = 16
+		const n = 40
 		for range n {
 			r.send(r.command(0xa0, 1<<20, write10(0, 2048)...).put(8, 0, unlimited), nil)
 		}
@@ -374,10 +375,10 @@ func TestMemoryLimit(t *testing.T) {
 				t.Fatalf("got %v", p)
 			}
 		}
-		if len(asked) < 4 || len(asked) > 8 {
-			t.Errorf("%d writes of 1 MiB are under way in 8 MiB", len(asked))
+		if len(asked) < 24 || len(asked) > 32 {
+			t.Errorf("%d writes of 1 MiB are under way in 32 MiB", len(asked))
 		}
-		if b := l.srv.Status().BufferBytes; b > 8<<20 {
+		if b := l.srv.Status().BufferBytes; b > 32<<20 {
 			t.Errorf("%d bytes of buffers", b)
 		}
 		for _, q := range asked {
@@ -386,6 +387,45 @@ func TestMemoryLimit(t *testing.T) {
 			}
 			r.good()
 		}
+	}
+	r.alive()
+}
+
+// TestHeldData sends NOP-Outs before their turn, with more data than there is
+// memory for. Those beyond are rejected when their turn comes.
+func TestHeldData(t *testing.T) {
+	const limit, n, size = 20 << 20, 100, 256 << 10
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = limit })
+	r := dial(t, l.addr)
+	r.login("MaxRecvDataSegmentLength=262144")
+	first := r.command(0x80, 0, 0)
+	data := random(size, 3)
+	for range n {
+		r.send(hdr(0x00, 0x80).put32(16, r.tag()).put32(20, 0xffffffff).put32(24, r.next()).put32(28, r.expStatSN), data)
+	}
+	r.send(hdr(0x40, 0x80).put32(16, 0x77).put32(20, 0xffffffff).put32(24, r.cmdSN).put32(28, r.expStatSN), nil)
+	r.recv(0x20)
+	if b := l.srv.Status().BufferBytes; b < limit/2 || b > limit {
+		t.Errorf("%d bytes of buffers hold %d bytes of data, the limit is %d", b, n*size, limit)
+	}
+	r.send(first, nil)
+	r.good()
+	echoed, rejected := 0, 0
+	for echoed+rejected < n {
+		p, err := r.tryRecv(rawTimeout)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case p.op() == 0x20 && bytes.Equal(p.data, data):
+			echoed++
+		case p.op() == 0x3f && p.bhs[2] == 0x0a:
+			rejected++
+		default:
+			t.Fatalf("got %.100v", p)
+		}
+	}
+	if echoed < 40 || rejected < 20 {
+		t.Errorf("%d were answered and %d rejected", echoed, rejected)
 	}
 	r.alive()
 }

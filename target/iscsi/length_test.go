@@ -68,6 +68,26 @@ func TestTooLong(t *testing.T) {
 	r.alive()
 }
 
+// TestAllocationLength names as much room as there can be, and is ready for as
+// much: what there is to say is sent.
+func TestAllocationLength(t *testing.T) {
+	l := newLab(t, nil)
+	r := dial(t, l.addr)
+	r.login()
+	for name, cdb := range map[string][]byte{
+		"REPORT SUPPORTED OPERATION CODES": {0xa3, 0x0c, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0},
+		"READ CAPACITY(16)":                {0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0},
+		"REPORT LUNS":                      {0xa0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0},
+	} {
+		r.send(r.command(0xc0, 0xffffffff, cdb...), nil)
+		p := r.recv(0x25)
+		if len(p.data) == 0 || p.bhs[1]&0x83 != 0x83 || p.u32(44) != 0xffffffff-uint32(len(p.data)) {
+			t.Errorf("%s: %v", name, p)
+		}
+	}
+	r.alive()
+}
+
 // TestUnitTooLong serves a disk that announces more than a command may move.
 func TestUnitTooLong(t *testing.T) {
 	s, err := mem.New(1 << 20)
@@ -85,5 +105,35 @@ func TestUnitTooLong(t *testing.T) {
 	_, err = iscsi.NewServer(iscsi.Options{Targets: []*iscsi.Target{{Name: testTarget, Device: d}}})
 	if err == nil || !strings.Contains(err.Error(), "LUN 0 may transfer") {
 		t.Errorf("got %v, want an error that names LUN 0", err)
+	}
+}
+
+// TestMaxBuffer makes servers with less memory than a command needs.
+func TestMaxBuffer(t *testing.T) {
+	s, err := mem.New(8 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := lun.NewDisk(s, lun.DiskOptions{MaxTransfer: 4 << 20 / 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := target.New()
+	if _, err := d.Add(0, disk, target.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int64]string{
+		-1: "less than", 1<<20 - 1: "less than", 1 << 20: "LUN 0 may transfer", 8 << 20: "LUN 0 may transfer", 9 << 20: "",
+	} {
+		srv, err := iscsi.NewServer(iscsi.Options{MaxBuffer: limit, Targets: []*iscsi.Target{{Name: testTarget, Device: d}}})
+		switch {
+		case err == nil:
+			srv.Close()
+			if want != "" {
+				t.Errorf("a MaxBuffer of %d is taken", limit)
+			}
+		case want == "" || !strings.Contains(err.Error(), want):
+			t.Errorf("MaxBuffer %d: %v, want %q", limit, err, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package iscsi
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"lunlab/target/iscsi/pdu"
@@ -291,6 +292,17 @@ func (l *login) authenticated() bool {
 
 // operational negotiates the operational stage (RFC 7143 6.3.3).
 func (l *login) operational(pairs []pair) error {
+	// It depends on others of the same request (RFC 7143 13.19).
+	const last = "MaxOutstandingR2T"
+	pairs = slices.SortedStableFunc(slices.Values(pairs), func(a, b pair) int {
+		switch {
+		case b.key == last && a.key != last:
+			return -1
+		case a.key == last && b.key != last:
+			return 1
+		}
+		return 0
+	})
 	for _, p := range pairs {
 		if l.introduces(p.key) {
 			continue

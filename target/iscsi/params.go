@@ -185,7 +185,9 @@ func (n *negotiation) answer(p pair) (value string, ok bool) {
 	case k.normal && n.discovery, k.leading && !n.leading:
 		return answerIrrelevant, true
 	}
-	return k.settle(p.value, n.params, &n.offer), true
+	offer := n.offer
+	offer.MaxOutstandingR2T = n.params.mostR2Ts(offer.MaxOutstandingR2T)
+	return k.settle(p.value, n.params, &offer), true
 }
 
 func (k *key) settle(v string, have, offer *Params) string {
@@ -246,10 +248,17 @@ func yesNo(b bool) string {
 // finish makes the parameters fit each other once all are known.
 func (p *Params) finish() {
 	p.FirstBurstLength = min(p.FirstBurstLength, p.MaxBurstLength)
+	// What was answered before the other keys were known may be more.
+	p.MaxOutstandingR2T = p.mostR2Ts(p.MaxOutstandingR2T)
+}
+
+// mostR2Ts is n, or 1 where sequences come in order and may have to be recovered
+// (RFC 7143 13.19).
+func (p *Params) mostR2Ts(n uint32) uint32 {
 	if p.DataSequenceInOrder && p.ErrorRecoveryLevel > 0 {
-		// RFC 7143 13.19. What was answered may be more; the target asks for less.
-		p.MaxOutstandingR2T = 1
+		return 1
 	}
+	return n
 }
 
 // takeSession takes over what is the session's, for a further connection of it.

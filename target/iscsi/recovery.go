@@ -228,9 +228,10 @@ func (c *conn) repeatR2Ts(p *pdu.SNACKRequest) (n int) {
 	return n
 }
 
-// recoverLocked asks again for the data of k that was damaged, lost or is late.
-// It returns false if that can't be, and the command has to fail.
-func (c *conn) recoverLocked(k *command) bool {
+// recoverLocked asks again for data of k that was damaged or lost: that of the
+// sequence with tag ttt, or all that is asked for if it is NoTag. It returns false
+// if that can't be, and the command has to fail.
+func (c *conn) recoverLocked(k *command, ttt uint32) bool {
 	x := &k.xfer
 	if c.sess.params.ErrorRecoveryLevel < 1 || x.recoveries == maxRecoveries {
 		return false
@@ -250,19 +251,23 @@ func (c *conn) recoverLocked(k *command) bool {
 		}
 		return true
 	}
-	if len(x.r2ts) == 0 {
-		return false
+	asked := false
+	for i := range x.r2ts {
+		r := &x.r2ts[i]
+		if ttt != pdu.NoTag && ttt != r.ttt {
+			continue
+		}
+		// The sequence's rest under another tag: what comes under the old one is
+		// ignored (RFC 7143 7.4.1, a recovery R2T).
+		x.stale = append(x.stale, r.ttt)
+		x.got -= uint32(r.parts.sum)
+		r.parts = spans{}
+		r.ttt, r.dataSN, r.sn = c.newTTT(), 0, x.r2tSN
+		x.r2tSN++
+		c.sendR2T(k, r)
+		asked = true
 	}
-	// The sequence's rest under another tag: what comes under the old one is
-	// ignored (RFC 7143 7.4.1, a recovery R2T).
-	r := &x.r2ts[0]
-	x.stale = append(x.stale, r.ttt)
-	x.got -= uint32(r.parts.sum)
-	r.parts = spans{}
-	r.ttt, r.dataSN, r.sn = c.newTTT(), 0, x.r2tSN
-	x.r2tSN++
-	c.sendR2T(k, r)
-	return true
+	return asked
 }
 
 // askForLate asks again for data that has been under way for too long, and ends the
@@ -279,7 +284,7 @@ func (c *conn) askForLate(now time.Time) {
 		if x.heard.IsZero() || now.Sub(x.heard) < dataPatience {
 			continue
 		}
-		if c.recoverLocked(k) {
+		if c.recoverLocked(k, pdu.NoTag) {
 			asked = true
 		} else {
 			given = append(given, k)

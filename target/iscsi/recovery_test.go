@@ -126,9 +126,22 @@ func TestDataSNACK(t *testing.T) {
 }
 
 // TestOneR2T gets one R2T at a time if sequences come in order and may have to be
-// recovered (RFC 7143 13.19).
+// recovered (RFC 7143 13.19), and is told so.
 func TestOneR2T(t *testing.T) {
 	l := newLab(t, nil)
+	for _, tt := range []struct {
+		keys []string
+		want string
+	}{
+		{[]string{"MaxOutstandingR2T=4", "ErrorRecoveryLevel=1", "DataSequenceInOrder=Yes"}, "1"},
+		{[]string{"ErrorRecoveryLevel=2", "MaxOutstandingR2T=64"}, "1"},
+		{[]string{"MaxOutstandingR2T=64", "ErrorRecoveryLevel=1", "DataSequenceInOrder=No"}, "64"},
+		{[]string{"MaxOutstandingR2T=64", "ErrorRecoveryLevel=0"}, "64"},
+	} {
+		if got := dial(t, l.addr).login(tt.keys...)["MaxOutstandingR2T"]; got != tt.want {
+			t.Errorf("%q: MaxOutstandingR2T=%s, want %s", tt.keys, got, tt.want)
+		}
+	}
 	r := erl1(t, l, "MaxOutstandingR2T=4", "MaxBurstLength=1024", "FirstBurstLength=512", "DataSequenceInOrder=Yes")
 	data := random(4096, 6)
 	r.send(r.command(0xa0, 4096, write10(0, 8)...), data[:512])
@@ -167,6 +180,42 @@ func TestR2TSNACK(t *testing.T) {
 	}
 	r.good()
 	r.read(0, 1)
+}
+
+// TestSequenceRecovery damages one of several sequences that are under way: that
+// one is asked for again, the others go on.
+func TestSequenceRecovery(t *testing.T) {
+	l := newLab(t, nil)
+	r := erl1(t, l, "MaxOutstandingR2T=64", "MaxBurstLength=1024", "FirstBurstLength=512", "DataSequenceInOrder=No")
+	const n = 64
+	data := random(n*1024, 8)
+	r.send(r.command(0xa0, n*1024, write10(0, n*2)...), nil)
+	var all []packet
+	for range n {
+		all = append(all, r.recv(0x31))
+	}
+	itt := all[0].u32(16)
+	answer := func(q packet) {
+		off := q.u32(40)
+		r.send(r.dataOut(true, itt, q.u32(20), 0, off), data[off:][:q.u32(44)])
+	}
+	answer(all[7])
+	r.send(r.dataOut(true, itt, all[40].u32(20), 1, all[40].u32(40)+512), data[:512]) // the one before it is lost
+	q := r.recv(0x31)
+	if q.u32(40) != all[40].u32(40) || q.u32(44) != 1024 || q.u32(36) != n || q.u32(20) == all[40].u32(20) {
+		t.Fatalf("the recovery R2T is %v, for %v", q, all[40])
+	}
+	for i, q := range all {
+		if i != 7 && i != 40 {
+			answer(q)
+		}
+	}
+	r.silence()
+	answer(q)
+	r.good()
+	if !bytes.Equal(r.read(0, n*2), data) {
+		t.Error("it doesn't read back")
+	}
 }
 
 // TestDataOutRecovery damages and loses data; it is asked for again.

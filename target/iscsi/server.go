@@ -57,6 +57,9 @@ type Target struct {
 // open-iscsi's node.session.cmds_max.
 const DefaultCanQueue = 128
 
+// minBuffer is the least that MaxBuffer may be.
+const minBuffer = 1 << 20
+
 // maxHWQueues is as many connections as a session can have.
 const maxHWQueues = 16
 
@@ -76,7 +79,9 @@ type Options struct {
 	Log *slog.Logger
 
 	// MaxBuffer bounds the memory for data on its way, of all connections, in
-	// bytes. Commands that would pass it get BUSY. Default 512 MiB.
+	// bytes. Commands that would pass it get BUSY. It has to be more than twice the
+	// longest transfer of any disk, and 1 MiB at the least: a command that all of
+	// it wouldn't be enough for is refused. Default 512 MiB.
 	MaxBuffer int64
 
 	// MaxConnections bounds the connections at a time, of all sessions and those
@@ -101,6 +106,10 @@ type Server struct {
 	targets map[string]*Target
 	pool    bufferPool
 	asked   challenges
+
+	// maxTransfer is the most data of a command one way, in bytes: MaxTransfer, or
+	// what MaxBuffer allows, with protection information.
+	maxTransfer uint64
 
 	mu        sync.Mutex
 	listeners map[net.Listener]uint16 // with their portal group tags
@@ -135,7 +144,12 @@ func NewServer(opt Options) (*Server, error) {
 		sessions:  map[uint16]*session{},
 		stopped:   make(chan struct{}),
 	}
+	if opt.MaxBuffer < minBuffer {
+		return nil, fmt.Errorf("iscsi: a MaxBuffer of %d bytes is less than %d", opt.MaxBuffer, minBuffer)
+	}
 	s.pool.limit = opt.MaxBuffer
+	blocks := uint64(s.pool.maxBlocks())
+	s.maxTransfer = blocks + blocks/512*8
 	if opt.DiscoveryCHAP != nil {
 		if err := opt.DiscoveryCHAP.check(); err != nil {
 			return nil, fmt.Errorf("iscsi: discovery: %w", err)
@@ -160,7 +174,7 @@ func NewServer(opt Options) (*Server, error) {
 				return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
 			}
 		}
-		if err := checkTransfer(t.Device); err != nil {
+		if err := checkTransfer(t.Device, blocks); err != nil {
 			return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
 		}
 		name := strings.ToLower(t.Name)
@@ -176,15 +190,15 @@ func NewServer(opt Options) (*Server, error) {
 
 // checkTransfer refuses disks that announce longer transfers than there can be. What
 // isn't seen here, because it is wrapped or added later, fails such commands.
-func checkTransfer(d *target.Target) error {
+func checkTransfer(d *target.Target, most uint64) error {
 	if d == nil {
 		return nil // it only redirects
 	}
 	for _, u := range d.Units() {
 		if disk, ok := u.Unit().(*lun.Disk); ok {
 			o := disk.Options()
-			if n := uint64(o.MaxTransfer) * uint64(o.BlockSize); n > MaxTransfer {
-				return fmt.Errorf("LUN %d may transfer %d bytes at once, more than %d", u.Number(), n, MaxTransfer)
+			if n := uint64(o.MaxTransfer) * uint64(o.BlockSize); n > most {
+				return fmt.Errorf("LUN %d may transfer %d bytes at once, more than %d", u.Number(), n, most)
 			}
 		}
 	}

@@ -35,6 +35,7 @@ type session struct {
 
 	mu        sync.Mutex
 	held      map[uint32]arrival // came before their turn, by CmdSN
+	behind    []*arrival         // immediate functions that what comes before them is waited for
 	conns     map[uint16]*conn   // by CID
 	lost      []*conn            // gone, with tasks that may be reassigned
 	adopters  map[uint32]*conn   // by task tag: who gets the answer of a lost connection's task
@@ -43,10 +44,6 @@ type session struct {
 	immediate int
 	closed    bool
 }
-
-// maxImmediate is how many immediate commands and functions a session may have
-// in flight (RFC 7143 4.2.2.1 leaves the number to the target).
-const maxImmediate = 64
 
 // arrival is a request that takes its turn by CmdSN (RFC 7143 4.2.2.1).
 type arrival struct {
@@ -59,10 +56,12 @@ type arrival struct {
 	reason pdu.Reason
 	void   bool // a command that was aborted before it came
 	bhs    [pdu.BHSLen]byte
-	data   []byte
+	data   []byte  // in the input buffer, or in kept
+	kept   *buffer // what data is in while the request waits
+	begun  bool    // a function of session.behind is being performed
 }
 
-// arrive lets a comes in its turn: at once, later, or never if its number is
+// arrive lets a come in its turn: at once, later, or never if its number is
 // none that may come (RFC 7143 4.2.2.1: such are ignored). What a points to must
 // outlast the call unless it is its turn.
 func (s *session) arrive(on *conn, a *arrival) {
@@ -73,16 +72,7 @@ func (s *session) arrive(on *conn, a *arrival) {
 		return
 	}
 	if a.immediate {
-		if s.immediate >= maxImmediate && a.reason == 0 {
-			s.mu.Unlock()
-			on.reject(pdu.ReasonTooManyImmediate, a.header())
-			a.drop()
-			return
-		}
-		s.immediate++
-		s.enter(a)
-		s.mu.Unlock()
-		on.begin(a)
+		s.arriveImmediate(on, a)
 		return
 	}
 	exp := s.exp.Load()
@@ -92,12 +82,10 @@ func (s *session) arrive(on *conn, a *arrival) {
 		a.drop()
 		return
 	}
-	if ahead > 0 {
+	if ahead > 0 || len(s.behind) > 0 && s.pausedLocked() {
 		_, twice := s.held[a.sn]
 		if !twice {
-			if a.cmd != nil {
-				a.cmd.shared = true
-			}
+			a.hold()
 			s.held[a.sn] = *a
 		}
 		s.mu.Unlock()
@@ -108,7 +96,7 @@ func (s *session) arrive(on *conn, a *arrival) {
 	}
 	s.exp.Store(exp + 1)
 	s.enter(a)
-	more := len(s.held) > 0
+	more := len(s.held)+len(s.behind) > 0
 	s.mu.Unlock()
 	on.begin(a)
 	if more {
@@ -116,13 +104,38 @@ func (s *session) arrive(on *conn, a *arrival) {
 	}
 }
 
+// hold makes a one that can wait for its turn.
+func (a *arrival) hold() {
+	if a.cmd != nil {
+		a.cmd.shared = true
+	}
+	if len(a.data) == 0 {
+		return
+	}
+	if a.kept = a.conn.srv.pool.get(len(a.data)); a.kept == nil {
+		a.data, a.reason = nil, pdu.ReasonLongOperation
+		return
+	}
+	a.data = a.kept.b[:copy(a.kept.b, a.data)]
+}
+
 // advance lets those come whose turn it is now.
 func (s *session) advance(on *conn) {
 	for {
 		s.mu.Lock()
+		if a := s.functionLocked(); a != nil {
+			a.begun = true
+			s.mu.Unlock()
+			on.begin(a)
+			s.mu.Lock()
+			s.behind = slices.DeleteFunc(s.behind, func(o *arrival) bool { return o == a })
+			s.mu.Unlock()
+			continue
+		}
 		exp := s.exp.Load()
 		a, ok := s.held[exp]
-		if !ok {
+		if !ok || s.pausedLocked() {
+			// Whoever performs the function goes on when it has.
 			s.mu.Unlock()
 			return
 		}
@@ -131,6 +144,9 @@ func (s *session) advance(on *conn) {
 		s.enter(&a)
 		s.mu.Unlock()
 		on.begin(&a)
+		if a.kept != nil {
+			a.kept.drop()
+		}
 	}
 }
 
@@ -158,6 +174,9 @@ func (s *session) end(immediate bool) {
 
 // drop releases what an arrival holds that won't come.
 func (a *arrival) drop() {
+	if a.kept != nil {
+		a.kept.drop()
+	}
 	if a.cmd != nil {
 		a.conn.unregister(a.cmd)
 		a.cmd.release()
@@ -166,6 +185,9 @@ func (a *arrival) drop() {
 
 // abandon is drop for another goroutine than that of the connection.
 func (a *arrival) abandon() {
+	if a.kept != nil {
+		a.kept.drop()
+	}
 	if a.cmd != nil {
 		a.conn.unregister(a.cmd)
 		a.cmd.abandon()
@@ -320,6 +342,14 @@ func (x *session) dropHeld(c *conn) {
 			delete(x.held, sn)
 		}
 	}
+	x.behind = slices.DeleteFunc(x.behind, func(a *arrival) bool {
+		gone := a.conn == c && !a.begun
+		if gone {
+			x.inFlight--
+			x.immediate--
+		}
+		return gone
+	})
 	x.mu.Unlock()
 	for _, a := range mine {
 		a.abandon()
