@@ -51,6 +51,7 @@ const (
 	ASCCapacityDataHasChanged            = 0x2a09
 	ASCTimestampChanged                  = 0x2a10
 	ASCCommandSequenceError              = 0x2c00
+	ASCORWriteGenerationDoesNotMatch     = 0x2c0c
 	ASCCommandsCleared                   = 0x2f00
 	ASCMediumFormatCorrupted             = 0x3100
 	ASCFormatFailed                      = 0x3101

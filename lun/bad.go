@@ -1,10 +1,5 @@
 package lun
 
-import (
-	"sync"
-	"sync/atomic"
-)
-
 // Blocks that can't be read: an initiator can make some, with WRITE LONG, to see
 // what it does about them.
 
@@ -21,61 +16,6 @@ const (
 	maxReassign = 1024
 )
 
-// badBlocks is a set of blocks. READ and WRITE look at its count only while it
-// is empty.
-type badBlocks struct {
-	count atomic.Int64
-	mu    sync.RWMutex
-	set   map[uint64]struct{}
-}
-
-// first returns the first bad one of n blocks at lba.
-func (b *badBlocks) first(lba, n uint64) (bad uint64, ok bool) {
-	if b.count.Load() == 0 {
-		return 0, false
-	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for x := range b.set {
-		if x >= lba && x-lba < n && (!ok || x < bad) {
-			bad, ok = x, true
-		}
-	}
-	return bad, ok
-}
-
-// heal makes n blocks at lba good.
-func (b *badBlocks) heal(lba, n uint64) {
-	if b.count.Load() == 0 {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for x := range b.set {
-		if x >= lba && x-lba < n {
-			delete(b.set, x)
-		}
-	}
-	b.count.Store(int64(len(b.set)))
-}
-
-// spoil makes n blocks at lba bad, unless there are too many already.
-func (b *badBlocks) spoil(lba, n uint64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.set)+int(n) > maxBad {
-		return false
-	}
-	if b.set == nil {
-		b.set = map[uint64]struct{}{}
-	}
-	for i := range n {
-		b.set[lba+i] = struct{}{}
-	}
-	b.count.Store(int64(len(b.set)))
-	return true
-}
-
 // spoiled returns the sense data for a read of n blocks at lba if one is bad.
 func (d *Disk) spoiled(lba, n uint64) Sense {
 	bad, ok := d.bad.first(lba, n)
@@ -83,7 +23,7 @@ func (d *Disk) spoiled(lba, n uint64) Sense {
 		return Sense{}
 	}
 	d.count.readErrors.Add(1)
-	return Sense{Key: MediumError, Code: ASCMarkedBad, Info: bad, HasInfo: true}
+	return Sense{Key: MediumError, Code: ASCMarkedBad, Info: bad.lba, HasInfo: true}
 }
 
 // writeLong makes a block, or with PBLOCK all of a physical one, a pseudo
@@ -114,7 +54,7 @@ func (d *Disk) writeLong(_ *nexus, c *Command) Sense {
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
-	if !d.bad.spoil(lba, n) {
+	if !d.bad.add(lba, n, maxBad) {
 		return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	}
 	return Sense{}
@@ -150,7 +90,7 @@ func (d *Disk) reassign(_ *nexus, c *Command) Sense {
 		}
 	}
 	for at := 0; at < len(list); at += width {
-		d.bad.heal(number(list, at, width), 1)
+		d.bad.remove(number(list, at, width), 1)
 	}
 	return Sense{}
 }

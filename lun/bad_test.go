@@ -85,3 +85,13 @@ func TestPiecesAreGathered(t *testing.T) {
 		t.Errorf("%d reads and %d writes of the store, want 1 of each", s.reads, s.writes)
 	}
 }
+
+// READ LONG is obsolete, and there is nothing that it could read: it is refused as
+// a command that isn't there.
+func TestReadLong(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	h.do("3e 00 00000000 00 0208 00", nil, 520).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
+	h.do("9e 11 0000000000000000 0000 0208 00 00", nil, 520).field(1, 4)
+	h.do("a3 0c 01 3e 0000 00000100 00 00", nil, 256).is("0001 0000")
+	h.do("a3 0c 02 9e 0011 00000100 00 00", nil, 256).is("0001 0000")
+}

@@ -152,11 +152,12 @@ type Disk struct {
 	background sync.WaitGroup      // its goroutine
 	closing    chan struct{}       // closed by Close
 
-	bad   badBlocks
-	zones *zones // nil unless zoned
-	pool  *pool  // nil unless the room is limited
-	count counters
-	born  time.Time
+	bad      blockSet // see spoiled
+	anchored blockSet // unmapped, with room of their own
+	zones    *zones   // nil unless zoned
+	pool     *pool    // nil unless the room is limited
+	count    counters
+	born     time.Time
 
 	saving sync.Mutex // for Memory; before mu
 	saved  []byte     // what it holds, under saving
@@ -171,6 +172,7 @@ type Disk struct {
 	identity     identifying
 	clock        clock
 	copies       []copyResult // the last first
+	or           orState
 	groups       []portGroup
 }
 
@@ -206,6 +208,7 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 		d.pool = newPool(s)
 	}
 	d.nexuses.Store(&map[*Nexus]*nexus{})
+	d.or.reset()
 	d.groups = newPortGroups(d.opt.PortGroups)
 	d.pages = newModePages(d)
 	if err := d.recall(); err != nil {

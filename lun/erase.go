@@ -150,11 +150,10 @@ func (d *Disk) eraseAll(j *job) Sense {
 func (d *Disk) overwrite(j *job, block []byte) Sense {
 	return d.pieces(j, func(off, n uint64) Sense {
 		for lba, end := off/d.blockSize(), (off+n)/d.blockSize(); lba < end; {
-			mapped, run, s := d.mappedRun(lba)
+			mapped, run, s := d.mappedRun(lba, end-lba)
 			if s.Key != NoSense {
 				return s
 			}
-			run = min(run, end-lba)
 			if mapped {
 				if s := d.fill(block, lba, run); s.Key != NoSense {
 					return s

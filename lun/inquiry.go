@@ -249,8 +249,9 @@ func (d *Disk) provisioning() []byte {
 		if pooled(d) {
 			b[0] = d.thresholdExponent()
 		}
+		b[1] = 0x02 // ANC_SUP
 		if !d.opt.Unzeroed {
-			b[1] = 0x04 // LBPRZ 001b
+			b[1] |= 0x04 // LBPRZ 001b
 		}
 		for u, bit := range map[Unmapping]byte{ByUnmap: 0x80, ByWriteSame16: 0x40, ByWriteSame10: 0x20} {
 			if d.opt.UnmapBy&u != 0 {

@@ -69,7 +69,7 @@ func TestVPD(t *testing.T) {
 			t.Errorf("%s %x, want %x", c.name, c.got, c.want)
 		}
 	}
-	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00e40200")
+	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00e60200")
 	if a := h.do("12 01 b1 0008 00", nil, 255).good(); !bytes.Equal(a.data[4:6], be(2, 7200)) {
 		t.Errorf("rotation rate %x", a.data[4:6])
 	}

@@ -132,6 +132,7 @@ func (d *Disk) notify(n *nexus, e Event) (uncached bool) {
 		d.reset(ASCBusDeviceReset)
 	case HardReset:
 		d.reset(ASCPowerOnOrReset)
+		d.or.reset()
 	case CommandsCleared:
 		d.attendOthers(n, ASCCommandsCleared)
 	case LUNsChanged:

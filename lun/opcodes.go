@@ -38,13 +38,18 @@ func (d *Disk) reportOpcodes(_ *nexus, c *Command) Sense {
 	return Sense{}
 }
 
-// offered returns the commands of an operation code that the disk has now: those
-// of 32 bytes are for a medium with protection of type 2 only.
+// offered returns the commands of an operation code that the disk has now.
 func (d *Disk) offered(code byte) []*entry {
-	if code == variable && d.protectionType() != 2 {
-		return nil
+	if code != variable || d.protectionType() == 2 {
+		return d.table[code]
 	}
-	return d.table[code]
+	var list []*entry
+	for _, e := range d.table[code] {
+		if e.class&type2 == 0 {
+			list = append(list, e)
+		}
+	}
+	return list
 }
 
 func (d *Disk) allOpcodes(timeouts bool) []byte {

@@ -16,7 +16,7 @@ func TestThinThresholds(t *testing.T) {
 	}
 	h := hostOf(t, s, lun.DiskOptions{Thin: true, SoftThreshold: 8 << 20})
 	o := h.other("b")
-	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 0be40200")
+	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 0be60200")
 	write := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
@@ -69,7 +69,7 @@ func TestThinThresholds(t *testing.T) {
 	h.run(transfer(0x2a, 16*mib, 1, 0), make([]byte, 512), 0).fails(lun.DataProtect, lun.ASCSpaceAllocationFailed)
 
 	roomy := newHost(t, 1<<20, lun.DiskOptions{Thin: true})
-	roomy.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00e40200")
+	roomy.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00e60200")
 	roomy.do("4d 00 4c 00 00 0000 00ff 00", nil, 255).field(2, 5)
 	roomy.do("5a 08 1c 02 000000 00ff 00", nil, 255).field(3, 7)
 }

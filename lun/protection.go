@@ -68,17 +68,16 @@ type checks struct {
 
 // protection returns what a CDB's protection field asks for, or how it is wrong.
 func (d *Disk) protection(cdb []byte) (p checks, s Sense) {
-	long := cdb[0] == variable
-	field, at := flags(cdb)>>5, 1
-	if long {
-		at = 10
-	}
+	// ORWRITE(32) has other things where the others of 32 bytes have their tags.
+	or := cdb[0] == variable && be16(cdb[8:]) == orWrite32
+	long := cdb[0] == variable && !or
+	field := flags(cdb) >> 5
 	p.kind = d.protectionType()
 	switch {
-	case long && p.kind != 2, !long && p.kind == 2 && field != 0:
+	case long && p.kind != 2, !long && !or && p.kind == 2 && field != 0:
 		return p, Sense{Key: IllegalRequest, Code: ASCInvalidCommandOperationCode}
 	case field > 5, field != 0 && p.kind == 0:
-		return p, InvalidField(at, 7)
+		return p, InvalidField(flagsByte(cdb), 7)
 	case p.kind == 0:
 		return p, Sense{}
 	}
@@ -215,14 +214,32 @@ func (d *Disk) readProtected(c *Command, p checks, lba, n uint64) Sense {
 	return s
 }
 
+// checkTuples checks n blocks for lba that lie with their protection information
+// after the first skip bytes of data.
+func (d *Disk) checkTuples(data [][]byte, skip uint64, p checks, lba, n uint64) Sense {
+	b := batches.Get().(*protectedBatch)
+	defer batches.Put(b)
+	in, block := cursor{list: data}, b.data[:d.blockSize()]
+	in.skip(skip)
+	for i := range n {
+		in.read(block)
+		in.read(b.tuples[:tupleSize])
+		if s := p.check(block, parseTuple(b.tuples[:]), lba+i, i); s.Key != NoSense {
+			return s
+		}
+	}
+	return Sense{}
+}
+
 // writeWithTuples writes n blocks at lba that come with their protection
-// information, as many as there are whole ones. What fails a check isn't
-// written, nor is what follows it.
-func (d *Disk) writeWithTuples(data [][]byte, p checks, lba, n uint64) Sense {
+// information after the first skip bytes of data, as many as there are whole
+// ones. What fails a check isn't written, nor is what follows it.
+func (d *Disk) writeWithTuples(data [][]byte, skip uint64, p checks, lba, n uint64) Sense {
 	b := batches.Get().(*protectedBatch)
 	defer batches.Put(b)
 	in := cursor{list: data}
-	n = min(n, total(data)/p.size(d.blockSize()))
+	in.skip(skip)
+	n = min(n, (total(data)-skip)/p.size(d.blockSize()))
 	for done := uint64(0); done < n; {
 		var bad Sense
 		count := uint64(0)
@@ -245,17 +262,24 @@ func (d *Disk) writeWithTuples(data [][]byte, p checks, lba, n uint64) Sense {
 		if bad.Key != NoSense {
 			return bad
 		}
-		d.bad.heal(at, count)
+		d.written(at, count)
 		done += count
 	}
 	return Sense{}
+}
+
+// written makes n blocks at lba, which have new content, good and no longer
+// anchored.
+func (d *Disk) written(lba, n uint64) {
+	d.bad.remove(lba, n)
+	d.anchored.remove(lba, n)
 }
 
 // seal gives n blocks at lba, which were written without, the protection
 // information that the standard wants then (SBC-4 table 143), if the medium has
 // any. What was written is no longer bad.
 func (d *Disk) seal(lba, n uint64) Sense {
-	d.bad.heal(lba, n)
+	d.written(lba, n)
 	kind := d.protectionType()
 	if kind == 0 {
 		return Sense{}
@@ -286,7 +310,7 @@ func (d *Disk) seal(lba, n uint64) Sense {
 // sealAs gives n blocks at lba the protection information of a WRITE SAME: that
 // of its block, with a reference tag that counts where it is one that does.
 func (d *Disk) sealAs(t tuple, kind byte, lba, n uint64) Sense {
-	d.bad.heal(lba, n)
+	d.written(lba, n)
 	b := batches.Get().(*protectedBatch)
 	defer batches.Put(b)
 	for n > 0 {
@@ -308,7 +332,7 @@ func (d *Disk) sealAs(t tuple, kind byte, lba, n uint64) Sense {
 // unseal makes the protection information of n blocks at lba all ones, as that
 // of unmapped blocks is.
 func (d *Disk) unseal(lba, n uint64) error {
-	d.bad.heal(lba, n)
+	d.written(lba, n)
 	if !d.protectable() {
 		return nil
 	}

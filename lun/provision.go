@@ -4,13 +4,12 @@ import "lunlab/lun/store"
 
 var provisionOps = []op{
 	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, not(unmapsBy(ByWriteSame10)))},
-	{name: "WRITE SAME(10)", usage: "41 08 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, unmapsBy(ByWriteSame10))},
+	{name: "WRITE SAME(10)", usage: "41 18 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, unmapsBy(ByWriteSame10))},
 	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, not(unmapsBy(ByWriteSame16)))},
-	{name: "WRITE SAME(16)", usage: "93 09 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, unmapsBy(ByWriteSame16))},
-	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 01 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, both((*Disk).protectable, not(unmapsBy(ByWriteSame16))))},
-	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 09 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, both((*Disk).protectable, unmapsBy(ByWriteSame16)))},
-	{name: "UNMAP", usage: "42 00 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: unmapsBy(ByUnmap)},
-	{name: "GET LBA STATUS(16)", usage: "9e 12 ffffffffffffffff ffffffff 00 00", class: reads | medium, moves: allocates(10, 4), run: (*Disk).lbaStatus},
+	{name: "WRITE SAME(16)", usage: "93 19 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, unmapsBy(ByWriteSame16))},
+	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 01 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, both((*Disk).protectable, not(unmapsBy(ByWriteSame16))))},
+	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 19 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, both((*Disk).protectable, unmapsBy(ByWriteSame16)))},
+	{name: "UNMAP", usage: "42 01 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: unmapsBy(ByUnmap)},
 }
 
 // Unmapping is a set of commands by which a thin disk unmaps blocks. Targets
@@ -48,9 +47,6 @@ const (
 	// maxSame is the most blocks that WRITE SAME writes, all that the field of
 	// the 10-byte one can say. It bounds how long a command takes.
 	maxSame = 1<<16 - 1
-
-	// maxStatusDescriptors bounds the answer to GET LBA STATUS.
-	maxStatusDescriptors = 128
 )
 
 // noDataOut is NDOB of WRITE SAME(16): all zeros instead of a block.
@@ -87,6 +83,10 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	if s.Key != NoSense {
 		return s
 	}
+	unmap, anchor := flags(c.CDB)&8 != 0, flags(c.CDB)&16 != 0
+	if anchor && !unmap {
+		return InvalidField(flagsByte(c.CDB), 4)
+	}
 	lba, n, s := d.sameExtent(c.CDB)
 	if s.Key != NoSense {
 		return s
@@ -111,43 +111,58 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 		}
 	}
 	d.lockWrite(lba, n)
-	defer d.unlockWrite(lba, n)
-	if s := d.overtaken(c.erasures); s.Key != NoSense {
-		return s
-	}
-	switch unmap := flags(c.CDB)&8 != 0; {
-	case !isZero(block):
-		s = d.fill(block, lba, n)
-	case unmap:
-		return d.unmapBlocks(lba, n)
+	s = d.overtaken(c.erasures)
+	switch {
+	case s.Key != NoSense:
+	case unmap && isZero(block):
+		s = d.unmapBlocks(lba, n, anchor)
 	default:
-		if err := d.zero(int64(lba*d.blockSize()), int64(n*d.blockSize())); err != nil {
-			s = d.writeError(err, lba*d.blockSize())
-		}
+		s = d.same(block, t, p, lba, n)
 	}
-	if s.Key != NoSense {
-		return s
-	}
-	if block != nil && p.transfer {
-		s = d.sealAs(t, p.kind, lba, n)
-	} else {
-		s = d.seal(lba, n)
-	}
+	d.unlockWrite(lba, n)
 	if s.Key != NoSense {
 		return s
 	}
 	return d.settle(0, lba, n)
 }
 
-// unmapBlocks unmaps n blocks at lba. The lock for writing is held.
-func (d *Disk) unmapBlocks(lba, n uint64) Sense {
-	if err := d.sparse.Unmap(int64(lba*d.blockSize()), int64(n*d.blockSize())); err != nil {
+// same writes one block, nil for zeros, n times, with its tuple if there is one.
+// The lock for writing is held.
+func (d *Disk) same(block []byte, t tuple, p checks, lba, n uint64) Sense {
+	if !isZero(block) {
+		if s := d.fill(block, lba, n); s.Key != NoSense {
+			return s
+		}
+	} else if err := d.zero(int64(lba*d.blockSize()), int64(n*d.blockSize())); err != nil {
+		return d.writeError(err, lba*d.blockSize())
+	}
+	if block != nil && p.transfer {
+		return d.sealAs(t, p.kind, lba, n)
+	}
+	return d.seal(lba, n)
+}
+
+// unmapBlocks unmaps n blocks at lba, to be anchored or deallocated. The lock for
+// writing is held.
+func (d *Disk) unmapBlocks(lba, n uint64, anchor bool) Sense {
+	off, size := int64(lba*d.blockSize()), int64(n*d.blockSize())
+	unmap := d.sparse.Unmap
+	if anchor {
+		// Zeros that were written have room of their own, whatever the store.
+		unmap = func(off, size int64) error { return store.Zero(mapped{d.store}, off, size) }
+	}
+	if err := unmap(off, size); err != nil {
 		return d.writeError(err, lba*d.blockSize())
 	}
 	if err := d.unseal(lba, n); err != nil {
 		return d.writeError(err, lba*d.blockSize())
 	}
-	return d.settle(0, lba, n)
+	if anchor {
+		// If there are too many to remember they are mapped, which an anchored block
+		// may become by itself (SBC-4 4.7.3.5).
+		d.anchored.add(lba, n, d.Blocks())
+	}
+	return Sense{}
 }
 
 // zero writes zeros. The blocks of a thin disk are mapped afterwards, as for any
@@ -229,72 +244,16 @@ func (d *Disk) unmap(_ *nexus, c *Command) Sense {
 		d.lockWrite(lba, n)
 		s := d.overtaken(c.erasures)
 		if s.Key == NoSense {
-			s = d.unmapBlocks(lba, n)
+			s = d.unmapBlocks(lba, n, c.CDB[1]&1 == 1)
 		}
 		d.unlockWrite(lba, n)
 		if s.Key != NoSense {
 			return s
 		}
 	}
-	return Sense{}
+	return d.settleAll(0)
 }
 
 func unmapRange(list []byte, i int) (lba, n uint64) {
 	return be64(list[8+16*i:]), uint64(be32(list[8+16*i+8:]))
-}
-
-func (d *Disk) lbaStatus(_ *nexus, c *Command) Sense {
-	lba, allocation := be64(c.CDB[2:]), uint64(be32(c.CDB[10:]))
-	if s := d.beyond(lba, 0); s.Key != NoSense {
-		return s
-	}
-	var buf [8 + 16*maxStatusDescriptors]byte
-	end := 8
-	for lba < d.Blocks() && end < len(buf) && (end == 8 || uint64(end) < allocation) {
-		is, n, s := d.mappedRun(lba)
-		if s.Key != NoSense {
-			return s
-		}
-		desc := buf[end : end+16]
-		put64(desc, lba)
-		put32(desc[8:], uint32(n))
-		if !is {
-			desc[12] = 1 // deallocated
-		}
-		lba, end = lba+n, end+16
-	}
-	put32(buf[:], uint32(end-4))
-	c.Reply(buf[:end], allocation)
-	return Sense{}
-}
-
-// mappedRun tells whether the block at lba is mapped, and how many from there
-// on are the same. A block of which the store has a part is.
-func (d *Disk) mappedRun(lba uint64) (mapped bool, n uint64, s Sense) {
-	most := min(d.Blocks()-lba, 1<<32-1)
-	if d.sparse == nil {
-		return true, most, Sense{}
-	}
-	for n < most {
-		off := (lba + n) * d.blockSize()
-		limit := (most - n) * d.blockSize()
-		is, size, err := d.sparse.Extent(int64(off), int64(limit))
-		if err != nil {
-			return false, 0, d.readError(err, off)
-		}
-		run := uint64(size) / d.blockSize()
-		if is {
-			run = (uint64(size) + d.blockSize() - 1) / d.blockSize()
-		} else if run == 0 {
-			is, run = true, 1
-		}
-		if n > 0 && is != mapped {
-			break
-		}
-		mapped, n = is, n+run
-		if uint64(size) == limit {
-			break
-		}
-	}
-	return mapped, min(n, most), Sense{}
 }

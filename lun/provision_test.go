@@ -31,7 +31,7 @@ func TestUnmap(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true})
 	h.run(transfer(0x2a, 0, 64, 0), pattern(64*512, 1), 0).good()
 	h.unmap([2]uint64{3, 2}, [2]uint64{10, 1}, [2]uint64{20, 0}).good()
-	h.do("9e 12 0000000000000000 00000100 00 00", nil, 256).is("00000064 00000000" +
+	h.do("9e 12 0000000000000000 00000100 00 00", nil, 256).is("00000064 00000007" +
 		"0000000000000000 00000003 00000000" +
 		"0000000000000003 00000002 01000000" +
 		"0000000000000005 00000005 00000000" +
@@ -62,7 +62,7 @@ func TestUnmap(t *testing.T) {
 func TestLBAStatus(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true})
 	h.do("9e 12 0000000000000800 00000100 00 00", nil, 256).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
-	h.do("9e 12 00000000000007ff 00000100 00 00", nil, 256).is("00000014 00000000 00000000000007ff 00000001 01000000")
+	h.do("9e 12 00000000000007ff 00000100 00 00", nil, 256).is("00000014 00000007 00000000000007ff 00000001 01000000")
 	if a := h.do("9e 12 0000000000000000 00000004 00 00", nil, 256).good(); a.in != 4 {
 		t.Errorf("allocation length 4: %d bytes", a.in)
 	}
@@ -75,12 +75,12 @@ func TestLBAStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	h = hostOf(t, s, lun.DiskOptions{Thin: true, BlockSize: 4096})
-	h.do("9e 12 0000000000000000 00000100 00 00", nil, 256).is("00000034 00000000" +
+	h.do("9e 12 0000000000000000 00000100 00 00", nil, 256).is("00000034 00000007" +
 		"0000000000000000 00000003 01000000" +
 		"0000000000000003 00000002 00000000" +
 		"0000000000000005 000000fb 01000000")
 	h = newHost(t, 1<<20, lun.DiskOptions{})
-	h.do("9e 12 0000000000000000 00000100 00 00", nil, 256).is("00000014 00000000 0000000000000000 00000800 00000000")
+	h.do("9e 12 0000000000000000 00000100 00 00", nil, 256).is("00000014 00000007 0000000000000000 00000800 00000000")
 }
 
 func TestWriteSame(t *testing.T) {
@@ -139,7 +139,7 @@ func TestWriteSame(t *testing.T) {
 
 func TestUnmapBy(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true, UnmapBy: lun.ByWriteSame10})
-	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00240200")
+	h.do("12 01 b2 00ff 00", nil, 255).is("00b2 0004 00260200")
 	if b := h.do("12 01 b0 00ff 00", nil, 255).good().data; !bytes.Equal(b[20:28], make([]byte, 8)) {
 		t.Errorf("limits of UNMAP, which isn't there: %x", b[20:28])
 	}

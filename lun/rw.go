@@ -19,8 +19,8 @@ var blockOps = []op{
 	{name: "WRITE(10)", usage: "2a 1a ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
 	{name: "WRITE(12)", usage: "aa 1a ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
 	{name: "WRITE(16)", usage: "8a 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).write},
-	{name: "READ(32)", usage: "7f 00 00000000 3f 18 0009 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect, moves: movesIn, run: (*Disk).read, when: (*Disk).protectable},
-	{name: "WRITE(32)", usage: "7f 00 00000000 3f 18 000b 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesOut, run: (*Disk).write, when: (*Disk).protectable},
+	{name: "READ(32)", usage: "7f 00 00000000 3f 18 0009 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect | type2, moves: movesIn, run: (*Disk).read, when: (*Disk).protectable},
+	{name: "WRITE(32)", usage: "7f 00 00000000 3f 18 000b 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesOut, run: (*Disk).write, when: (*Disk).protectable},
 	{name: "PRE-FETCH(10)", usage: "34 02 ffffffff 3f ffff 00", class: reads | medium, run: (*Disk).prefetch},
 	{name: "PRE-FETCH(16)", usage: "90 02 ffffffffffffffff ffffffff 3f 00", class: reads | medium, run: (*Disk).prefetch},
 	{name: "SYNCHRONIZE CACHE(10)", usage: "35 06 ffffffff 3f ffff 00", class: writes | medium, run: (*Disk).synchronize},
@@ -66,10 +66,19 @@ func flags(cdb []byte) byte {
 	switch cdb[0] >> 5 {
 	case 0:
 		return 0
-	case 3:
-		return cdb[10]
 	}
-	return cdb[1]
+	return cdb[flagsByte(cdb)]
+}
+
+// flagsByte is where they are, with RDPROTECT and its like.
+func flagsByte(cdb []byte) int {
+	switch cdb[0] {
+	case variable:
+		return 10
+	case 0x9f:
+		return 2
+	}
+	return 1
 }
 
 func movesIn(d *Disk, cdb []byte) (out, in uint64) {
@@ -198,7 +207,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	}
 	d.lockWrite(lba, n)
 	if s = d.overtaken(c.erasures); s.Key == NoSense {
-		s = d.put(c.DataOut, p, lba, n)
+		s = d.put(c.DataOut, 0, p, lba, n)
 	}
 	d.unlockWrite(lba, n)
 	if s.Key != NoSense {
@@ -209,23 +218,38 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	return d.settle(flags(c.CDB), lba, n)
 }
 
-// put writes n blocks at lba, with the protection information that comes along
-// or else of its own making.
-func (d *Disk) put(data [][]byte, p checks, lba, n uint64) Sense {
+// put writes n blocks at lba from the data after its first skip bytes, with the
+// protection information that comes along or else of its own making.
+func (d *Disk) put(data [][]byte, skip uint64, p checks, lba, n uint64) Sense {
 	if d.zones != nil {
 		// Half of what moves the write pointer is nothing.
 		if total(data) < n*d.blockSize() {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
-		return d.zones.write(lba, n, func() Sense { return d.writeBlocks(data, 0, lba, n) })
+		return d.zones.write(lba, n, func() Sense { return d.writeBlocks(data, skip, lba, n) })
 	}
 	if p.transfer {
-		return d.writeWithTuples(data, p, lba, n)
+		return d.writeWithTuples(data, skip, p, lba, n)
 	}
-	if s := d.writeBlocks(data, 0, lba, n); s.Key != NoSense {
+	if s := d.writeBlocks(data, skip, lba, n); s.Key != NoSense {
 		return s
 	}
-	return d.seal(lba, min(n, total(data)/d.blockSize()))
+	return d.seal(lba, min(n, (total(data)-skip)/d.blockSize()))
+}
+
+// exchange runs do while no other command gets at n blocks at lba, and makes
+// them durable afterwards if the flags or the lack of a write cache want it so.
+func (d *Disk) exchange(c *Command, lba, n uint64, do func() Sense) Sense {
+	d.locks.lock(lba, n)
+	s := d.overtaken(c.erasures)
+	if s.Key == NoSense {
+		s = do()
+	}
+	d.locks.unlock(lba, n)
+	if s.Key != NoSense {
+		return s
+	}
+	return d.settle(flags(c.CDB), lba, n)
 }
 
 // writeBlocks writes n blocks at lba from the data after its first skip bytes.
@@ -276,6 +300,15 @@ func (d *Disk) settle(flags byte, lba, n uint64) Sense {
 	d.poolChanged()
 	if flags&fuaBits != 0 || !d.writeBack.Load() {
 		return d.flushBlocks(lba, n)
+	}
+	return Sense{}
+}
+
+// settleAll is settle for blocks in many places.
+func (d *Disk) settleAll(flags byte) Sense {
+	d.poolChanged()
+	if flags&fuaBits != 0 || !d.writeBack.Load() {
+		return d.flush()
 	}
 	return Sense{}
 }

@@ -56,5 +56,11 @@ func (d *Disk) limitsExtension() []byte {
 		b[1] = 1 // RSCS: reduced stream control
 		put16(b[2:], uint16(d.opt.Streams))
 	}
+	if notZoned(d) {
+		most := d.geometry().maxTransfer
+		put32(b[12:], most) // of a range of WRITE SCATTERED
+		put16(b[18:], maxScattered)
+		put32(b[20:], most)
+	}
 	return b
 }

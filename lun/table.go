@@ -60,9 +60,12 @@ const (
 	anyAccess
 	standbyAccess
 
-	// protect takes RDPROTECT, WRPROTECT or VRPROTECT in byte 1 (byte 10 of 32)
-	// if the disk can have protection information. run looks at the field.
+	// protect takes RDPROTECT, WRPROTECT or VRPROTECT where flagsByte says, if the
+	// disk can have protection information. run looks at the field.
 	protect
+
+	// type2 is there only while the medium has protection of type 2.
+	type2
 )
 
 // usual is the time-out that is recommended for most commands, in seconds.
@@ -86,7 +89,7 @@ type table [256][]*entry
 
 // ops is every command there is, in no order that matters.
 func ops() []op {
-	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, reserveOps, opcodeOps, eraseOps, logOps, diagnosticOps, infoOps, copyOps, atomicOps, aluaOps, badOps, zoneOps, streamOps)
+	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, statusOps, exchangeOps, scatteredOps, reserveOps, opcodeOps, eraseOps, logOps, diagnosticOps, infoOps, copyOps, atomicOps, aluaOps, badOps, zoneOps, streamOps)
 }
 
 // newTable makes the table for d.
@@ -114,11 +117,7 @@ func newEntry(o *op, protectable bool) *entry {
 	}
 	e := &entry{op: o, code: usage[0], action: -1, usage: usage}
 	if o.class&protect != 0 && protectable {
-		if e.code == variable {
-			usage[10] |= 0xe0
-		} else {
-			usage[1] |= 0xe0
-		}
+		usage[flagsByte(usage)] |= 0xe0
 	}
 	e.mask = slices.Clone(usage)
 	e.mask[0] = 0xff

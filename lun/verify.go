@@ -12,15 +12,9 @@ var verifyOps = []op{
 	{name: "WRITE AND VERIFY(10)", usage: "2e 16 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
 	{name: "WRITE AND VERIFY(12)", usage: "ae 16 ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
 	{name: "WRITE AND VERIFY(16)", usage: "8e 16 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "VERIFY(32)", usage: "7f 00 00000000 3f 18 000a 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify, when: (*Disk).protectable},
-	{name: "WRITE AND VERIFY(32)", usage: "7f 00 00000000 3f 18 000c 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify, when: (*Disk).protectable},
-	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium, moves: movesCompare, run: (*Disk).compareAndWrite, when: notZoned},
-	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium, moves: movesOut, run: (*Disk).orWrite, when: notZoned},
+	{name: "VERIFY(32)", usage: "7f 00 00000000 3f 18 000a 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect | type2, moves: movesVerify, run: (*Disk).verify, when: (*Disk).protectable},
+	{name: "WRITE AND VERIFY(32)", usage: "7f 00 00000000 3f 18 000c 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesOut, run: (*Disk).writeVerify, when: (*Disk).protectable},
 }
-
-// maxCompare is the most blocks that COMPARE AND WRITE takes, all that its
-// field can say.
-const maxCompare = 255
 
 // scratchSize is the piece in which blocks are compared and combined.
 const scratchSize = 64 << 10
@@ -129,11 +123,7 @@ func (d *Disk) compare(data [][]byte, lba, n uint64) Sense {
 			at := lba*d.blockSize() + off
 			if done, err := d.store.ReadAt(part, int64(at)); err != nil {
 				s = d.readError(err, at+uint64(done))
-			} else if !bytes.Equal(part, want[:len(part)]) {
-				i := 0
-				for part[i] == want[i] {
-					i++
-				}
+			} else if i := difference(part, want); i < len(part) {
 				s = Sense{Key: Miscompare, Code: ASCMiscompareDuringVerify, Info: off + uint64(i), HasInfo: true}
 			}
 			want, off = want[len(part):], off+uint64(len(part))
@@ -155,15 +145,25 @@ func (d *Disk) compareProtected(data [][]byte, p checks, lba, n uint64) Sense {
 		if s := p.check(want[:d.blockSize()], sent, lba+i, i); s.Key != NoSense {
 			return s
 		}
-		at := 0
-		for at < len(block) && block[at] == want[at] {
-			at++
-		}
+		at := difference(block, want)
 		if at == len(block) && (!p.guard || t.guard == sent.guard) && (!p.app || t.app == sent.app && t.ref == sent.ref) {
 			return Sense{}
 		}
 		return Sense{Key: Miscompare, Code: ASCMiscompareDuringVerify, Info: i*uint64(len(want)) + uint64(at), HasInfo: true}
 	})
+}
+
+// difference returns where b, which is no shorter than a, first differs from it,
+// len(a) if nowhere.
+func difference(a, b []byte) int {
+	if bytes.Equal(a, b[:len(a)]) {
+		return len(a)
+	}
+	i := 0
+	for a[i] == b[i] {
+		i++
+	}
+	return i
 }
 
 func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
@@ -183,15 +183,22 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	}
 	c.OutLen = n * p.size(d.blockSize())
 	d.lockWrite(lba, n)
-	defer d.unlockWrite(lba, n)
-	if s := d.overtaken(c.erasures); s.Key != NoSense {
-		return s
+	s = d.overtaken(c.erasures)
+	if s.Key == NoSense {
+		s = d.put(c.DataOut, 0, p, lba, n)
 	}
-	if s := d.put(c.DataOut, p, lba, n); s.Key != NoSense {
+	d.unlockWrite(lba, n)
+	if s.Key != NoSense {
 		return s
 	}
 	// What is verified is the medium, so it has to be there (SBC-4 5.53).
+	d.poolChanged()
 	if s := d.flushBlocks(lba, n); s.Key != NoSense {
+		return s
+	}
+	d.locks.share(lba, n)
+	defer d.locks.unshare(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
 	if have := min(n, total(c.DataOut)/p.size(d.blockSize())); byteCheck(c.CDB) == 1 && p.transfer {
@@ -200,103 +207,4 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 		return d.compare(c.DataOut, lba, have)
 	}
 	return d.readable(lba, n)
-}
-
-func movesCompare(d *Disk, cdb []byte) (out, in uint64) {
-	lba, n := be64(cdb[2:]), uint64(cdb[13])
-	if d.beyond(lba, n).Key != NoSense {
-		return 0, 0
-	}
-	// One block more than it takes shows an initiator that sends too much.
-	return (2*n + 1) * d.blockSize(), 0
-}
-
-func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
-	lba, n := be64(c.CDB[2:]), uint64(c.CDB[13])
-	if s := d.beyond(lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.writeProtected(); s.Key != NoSense {
-		return s
-	}
-	if total(c.DataOut) != 2*n*d.blockSize() {
-		// Half an exchange is none.
-		return InvalidField(13, 7)
-	}
-	if n == 0 {
-		return Sense{}
-	}
-	c.OutLen = 2 * n * d.blockSize()
-	d.locks.lock(lba, n)
-	defer d.locks.unlock(lba, n)
-	if s := d.overtaken(c.erasures); s.Key != NoSense {
-		return s
-	}
-	if s := d.spoiled(lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.compare(c.DataOut, lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.writeBlocks(c.DataOut, n*d.blockSize(), lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.seal(lba, n); s.Key != NoSense {
-		return s
-	}
-	return d.settle(flags(c.CDB), lba, n)
-}
-
-func (d *Disk) orWrite(_ *nexus, c *Command) Sense {
-	lba, n := extent(c.CDB)
-	if s := d.outside(c.CDB, lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
-		return s
-	}
-	c.OutLen = n * d.blockSize()
-	d.locks.lock(lba, n)
-	defer d.locks.unlock(lba, n)
-	if s := d.overtaken(c.erasures); s.Key != NoSense {
-		return s
-	}
-	if s := d.spoiled(lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.or(c.DataOut, lba, n); s.Key != NoSense {
-		return s
-	}
-	if s := d.seal(lba, n); s.Key != NoSense {
-		return s
-	}
-	return d.settle(flags(c.CDB), lba, n)
-}
-
-// or writes the bitwise OR of data and what is there, for whole blocks.
-func (d *Disk) or(data [][]byte, lba, n uint64) Sense {
-	buf := scratch.Get().(*[scratchSize]byte)
-	defer scratch.Put(buf)
-	var s Sense
-	size := min(n, total(data)/d.blockSize()) * d.blockSize()
-	cut(data, 0, size, func(with []byte, off uint64) bool {
-		for len(with) > 0 {
-			part := buf[:min(len(with), scratchSize)]
-			at := lba*d.blockSize() + off
-			if done, err := d.store.ReadAt(part, int64(at)); err != nil {
-				s = d.readError(err, at+uint64(done))
-				return false
-			}
-			for i := range part {
-				part[i] |= with[i]
-			}
-			if done, err := d.store.WriteAt(part, int64(at)); err != nil {
-				s = d.writeError(err, at+uint64(done))
-				return false
-			}
-			with, off = with[len(part):], off+uint64(len(part))
-		}
-		return true
-	})
-	return s
 }
