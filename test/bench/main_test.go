@@ -69,13 +69,14 @@ func TestEcho(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
+	memory := make([]byte, lunSize)
 	go func() {
 		for {
 			nc, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			go echo(nc)
+			go echo(nc, memory)
 		}
 	}()
 	s := &server{name: "echo", address: ln.Addr().String(), echo: true}

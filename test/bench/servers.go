@@ -6,9 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // server is a process that serves a LUN in memory.
@@ -98,7 +99,7 @@ func startLunlab(dir string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: "lunlab", address: a, target: targetName}
+	s := &server{name: subject, address: a, target: targetName}
 	return s, s.run(program, nil, "serve", "-f", config, "--listen", a, "--socket", "none")
 }
 
@@ -208,30 +209,20 @@ func startEcho(dir string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: "echo", address: a, echo: true, note: ", which it hasn't"}
+	s := &server{name: ceilingName, address: a, echo: true}
 	return s, s.run(self, nil, echoCommand, a)
 }
 
-// cpuTime is the CPU time that a process has used, of all its threads.
+// cpuTime is the CPU time that a process has used, of all its threads, those that
+// have ended among them.
 func cpuTime(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
+	// A process's CPU clock is named by its id: clock_getcpuclockid(3).
+	const perProcess = 2 // CPUCLOCK_SCHED
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|perProcess), &t); err != nil {
+		return 0, fmt.Errorf("CPU clock of process %d: %w", pid, err)
 	}
-	// The name may have spaces in it; it ends at the last parenthesis.
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, b)
-	}
-	var ticks int64
-	for _, s := range f[11:13] { // utime, stime: proc(5)
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * (time.Second / 100), nil
+	return time.Duration(t.Nano()), nil
 }
 
 // peakRSS is the most resident memory that a process has had, in bytes.
