@@ -124,13 +124,16 @@ type DiskOptions struct {
 // tear a COMPARE AND WRITE, and allocate nothing. What else there is of state
 // is under mu, with atomic copies of what READ and WRITE need to know.
 type Disk struct {
-	opt      DiskOptions
-	store    store.Store
-	sparse   store.Sparse // nil unless thin
-	blocking bool
-	volatile bool // the store is memory
-	table    *table
-	locks    rangeLock
+	opt     DiskOptions
+	store   store.Store
+	writeAt func(p []byte, off int64) (int, error) // the store's
+	// writeDurable is nil for a store that is no store.DurableWriter.
+	writeDurable func(p []byte, off int64) (int, error)
+	sparse       store.Sparse // nil unless thin
+	blocking     bool
+	volatile     bool // the store is memory
+	table        *table
+	locks        rangeLock
 
 	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
 	state   atomic.Uint32                     // see ready.go
@@ -179,7 +182,10 @@ type Disk struct {
 // NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
 // is left unused. The disk uses s until its Close, which closes s too.
 func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
-	d := &Disk{store: s, volatile: !store.Blocking(s), closing: make(chan struct{})}
+	d := &Disk{store: s, writeAt: s.WriteAt, volatile: !store.Blocking(s), closing: make(chan struct{})}
+	if w, ok := s.(store.DurableWriter); ok {
+		d.writeDurable = w.WriteDurable
+	}
 	d.blocking = !d.volatile || o.EraseTime > 0
 	d.born = time.Now()
 	d.clock.at = d.born

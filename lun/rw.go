@@ -205,9 +205,14 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense || n == 0 {
 		return s
 	}
+	durable := d.writeDurable != nil && d.wantsDurable(flags(c.CDB)) && !d.protectable() && notZoned(d)
 	d.lockWrite(lba, n)
 	if s = d.overtaken(c.erasures); s.Key == NoSense {
-		s = d.put(c.DataOut, 0, p, lba, n)
+		if durable {
+			s = d.writeBlocksBy(d.writeDurable, c.DataOut, 0, lba, n)
+		} else {
+			s = d.put(c.DataOut, 0, p, lba, n)
+		}
 	}
 	d.unlockWrite(lba, n)
 	if s.Key != NoSense {
@@ -215,6 +220,10 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	}
 	c.OutLen = n * p.size(d.blockSize())
 	d.count.wrote(c.CDB, n)
+	if durable {
+		d.poolChanged()
+		return Sense{}
+	}
 	return d.settle(flags(c.CDB), lba, n)
 }
 
@@ -259,6 +268,11 @@ func (d *Disk) exchange(c *Command, lba, n uint64, do func() Sense) Sense {
 // The store gets whole blocks however the data is scattered, so that a process
 // that is killed leaves none half written.
 func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
+	return d.writeBlocksBy(d.writeAt, data, skip, lba, n)
+}
+
+// writeBlocksBy is writeBlocks by one of the ways that the store has.
+func (d *Disk) writeBlocksBy(write func(p []byte, off int64) (int, error), data [][]byte, skip, lba, n uint64) Sense {
 	have := total(data)
 	have -= min(have, skip)
 	left := min(n, have/d.blockSize()) * d.blockSize()
@@ -279,7 +293,7 @@ func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
 			part = buf[:min(left, scratchSize)]
 			in.read(part)
 		}
-		if done, err := d.store.WriteAt(part, int64(at)); err != nil {
+		if done, err := write(part, int64(at)); err != nil {
 			s = d.writeError(err, at+uint64(done))
 		}
 		at, left = at+uint64(len(part)), left-uint64(len(part))
@@ -298,7 +312,7 @@ const worthGathering = 16 << 10
 // lack of a write cache want it so.
 func (d *Disk) settle(flags byte, lba, n uint64) Sense {
 	d.poolChanged()
-	if flags&fuaBits != 0 || !d.writeBack.Load() {
+	if d.wantsDurable(flags) {
 		return d.flushBlocks(lba, n)
 	}
 	return Sense{}
@@ -307,11 +321,15 @@ func (d *Disk) settle(flags byte, lba, n uint64) Sense {
 // settleAll is settle for blocks in many places.
 func (d *Disk) settleAll(flags byte) Sense {
 	d.poolChanged()
-	if flags&fuaBits != 0 || !d.writeBack.Load() {
+	if d.wantsDurable(flags) {
 		return d.flush()
 	}
 	return Sense{}
 }
+
+// wantsDurable tells whether a write with these flags has to be durable before its
+// status comes.
+func (d *Disk) wantsDurable(flags byte) bool { return flags&fuaBits != 0 || !d.writeBack.Load() }
 
 // flushBlocks makes n blocks at lba durable.
 func (d *Disk) flushBlocks(lba, n uint64) Sense {

@@ -69,6 +69,13 @@ type RangeSyncer interface {
 	SyncRange(off, n int64) error
 }
 
+// DurableWriter is a Store that writes durably for less than a WriteAt and a
+// SyncRange.
+type DurableWriter interface {
+	// WriteDurable is WriteAt for data that is durable when it returns.
+	WriteDurable(p []byte, off int64) (n int, err error)
+}
+
 // Pool is a Store that may have less room than its size.
 type Pool interface {
 	// Used returns how many bytes of room are taken.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"lunlab/lun/store"
 )
@@ -23,9 +24,11 @@ const (
 	cmdWrite       = 1
 	cmdDisconnect  = 2
 	cmdFlush       = 3
+	cmdTrim        = 4
 	cmdWriteZeroes = 6
 	cmdBlockStatus = 7
 
+	cmdFlagFUA    = 1 << 0
 	cmdFlagNoHole = 1 << 1
 	cmdFlagReqOne = 1 << 3
 
@@ -66,10 +69,13 @@ type conn struct {
 	calls map[uint64]*call
 	last  uint64 // cookie
 	err   error  // why there is no more use of it
+
+	timeout time.Duration
+	log     *unflushed
 }
 
-func newConn(nc net.Conn, e export) *conn {
-	c := &conn{c: nc, e: e, ended: make(chan struct{}), calls: map[uint64]*call{}}
+func newConn(nc net.Conn, e export, timeout time.Duration, log *unflushed) *conn {
+	c := &conn{c: nc, e: e, ended: make(chan struct{}), calls: map[uint64]*call{}, timeout: timeout, log: log}
 	go func() {
 		defer close(c.ended)
 		err := c.receive(bufio.NewReaderSize(nc, 64<<10))
@@ -88,17 +94,29 @@ func newConn(nc net.Conn, e export) *conn {
 	return c
 }
 
-func lost(err error) error {
-	return fmt.Errorf("nbd: connection lost: %w (%w)", err, syscall.EIO)
+// lostError is why a connection was lost.
+type lostError struct{ why error }
+
+func (e lostError) Error() string { return fmt.Sprintf("nbd: connection lost: %v", e.why) }
+
+// Unwrap makes it the I/O error that it is for who uses the store.
+func (e lostError) Unwrap() []error { return []error{e.why, syscall.EIO} }
+
+func lost(err error) error { return lostError{err} }
+
+func isLost(err error) bool {
+	var l lostError
+	return errors.As(err, &l)
 }
 
 // end makes the connection useless. The reader, whose buffers the calls are,
-// ends them when it is done with them.
+// ends them when it is done with them. From then on no answer counts.
 func (c *conn) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = err
+		c.log.lose(err)
 	}
 	c.c.Close()
 }
@@ -152,6 +170,8 @@ func (c *conn) do(k *call) error {
 	cookie := c.last
 	c.calls[cookie] = k
 	c.mu.Unlock()
+	watch := time.AfterFunc(c.timeout, func() { c.end(lost(fmt.Errorf("no answer within %v", c.timeout))) })
+	defer watch.Stop()
 	bufs := net.Buffers{request(k, cookie)}
 	if k.command == cmdWrite {
 		bufs = append(bufs, k.data)
@@ -188,6 +208,12 @@ func (c *conn) finish(cookie uint64, k *call) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if k.err == nil && c.err != nil {
+		k.err = c.err
+	}
+	if k.err == nil && (k.command == cmdWrite || k.command == cmdWriteZeroes || k.command == cmdTrim) && k.flags&cmdFlagFUA == 0 {
+		c.log.wrote()
+	}
 	if c.calls[cookie] == k {
 		delete(c.calls, cookie)
 		close(k.done)

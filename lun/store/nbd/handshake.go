@@ -48,6 +48,8 @@ const (
 const (
 	flagReadOnly    = 1 << 1
 	flagFlush       = 1 << 2
+	flagFUA         = 1 << 3
+	flagTrim        = 1 << 5
 	flagWriteZeroes = 1 << 6
 	flagMultiConn   = 1 << 8
 )
@@ -64,11 +66,15 @@ type export struct {
 
 func (e export) has(flag uint16) bool { return e.flags&flag != 0 }
 
+// maxLeast is the least that a server may ask a request to be long, in bytes: a
+// block.
+const maxLeast = 512
+
 // defaultPayload is what every server takes, in bytes.
 const defaultPayload = 32 << 20
 
 // dial connects and haggles.
-func dial(ctx context.Context, t target, config *tls.Config) (*conn, export, error) {
+func dial(ctx context.Context, t target, o *Options, log *unflushed) (*conn, export, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, t.network, t.address)
 	if err != nil {
@@ -77,7 +83,7 @@ func dial(ctx context.Context, t target, config *tls.Config) (*conn, export, err
 	// The deadline, or the end of ctx, ends the handshake.
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	h := handshake{nc}
-	e, err := h.run(ctx, t, config)
+	e, err := h.run(ctx, t, o.TLS)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -85,7 +91,7 @@ func dial(ctx context.Context, t target, config *tls.Config) (*conn, export, err
 		nc.Close()
 		return nil, e, err
 	}
-	return newConn(h.c, e), e, nil
+	return newConn(h.c, e, o.Timeout, log), e, nil
 }
 
 // handshake is a connection before transmission.
@@ -172,6 +178,9 @@ func (h *handshake) goTo(name string, e *export) error {
 			}
 			found, e.size, e.flags = true, int64(size), binary.BigEndian.Uint16(b[10:])
 		case info == infoBlockSize && len(b) == 14:
+			if least := binary.BigEndian.Uint32(b[2:]); least > maxLeast {
+				return fmt.Errorf("the server takes no requests of fewer than %d bytes", least)
+			}
 			if most := int64(binary.BigEndian.Uint32(b[10:])); most >= 512 {
 				e.payload = min(most, defaultPayload)
 			}
