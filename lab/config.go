@@ -32,6 +32,7 @@ type Config struct {
 type ISCSI struct {
 	Listen        []string // ADDRESS:PORT
 	DiscoveryCHAP *CHAP    // nil: discovery without authentication
+	ISNS          *ISNS    // nil: the targets are registered nowhere
 }
 
 // Target is a set of LUNs that share limits: a SCSI host of tcm_loop, an iSCSI

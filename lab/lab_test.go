@@ -36,7 +36,7 @@ func load(t *testing.T, content string) *lab.Config {
 
 func TestLoad(t *testing.T) {
 	c := load(t, `
-iscsi: {listen: ["127.0.0.1:3260", "[::1]:0"]}
+iscsi: {listen: ["127.0.0.1:3260", "[::1]:0"], isns: {server: "isns.example:3206", entity: lab1, inquiries: true}}
 targets:
   - name: a
     limits: {can_queue: 64, cmd_per_lun: 32, hw_queues: 2}
@@ -89,6 +89,9 @@ targets:
 	}
 	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{})); diff != "" {
 		t.Error(diff)
+	}
+	if diff := cmp.Diff(&lab.ISNS{Server: "isns.example:3206", Entity: "lab1", Inquiries: true}, c.ISCSI.ISNS); diff != "" {
+		t.Errorf("isns (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"127.0.0.1:3260", "[::1]:0"}, c.ISCSI.Listen); diff != "" {
 		t.Error(diff)
@@ -159,6 +162,7 @@ func TestMistakes(t *testing.T) {
 		{"targets:\n- name: a\n  loop: {wwn: naa.5}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:15: wwn is naa.5; want naa. and 16 hexadecimal digits, such as naa.5001405000000101`},
 		{"targets:\n- name: a\n  limits: {can_queue: 0}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:23: can_queue is 0; want a number from 1 to 10240`},
 		{"targets:\n- name: a\n  iscsi: {name: disk}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:17: name is disk; want an iSCSI name in lower case, such as iqn.2026-01.example.lunlab:disks`},
+		{"iscsi: {isns: {server: 'a b'}}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:24: server is "a b"; want HOST or HOST:PORT of an iSNS server, such as 192.0.2.9`},
 		{"iscsi: {listen: [localhost]}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:18: listen is localhost; want ADDRESS:PORT such as 127.0.0.1:3260 or [::1]:3260`},
 		{"targets:\n- &t\n  name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}\n- *t", `3:9: name a is taken already, in line 3; it has to be unique`},
 	} {

@@ -136,7 +136,8 @@ func (l *loader) iscsi(n ast.Node) {
 			}
 			l.config.ISCSI.Listen = append(l.config.ISCSI.Listen, s)
 		})
-	}}, field{"discovery_chap", false, func(n ast.Node) { l.config.ISCSI.DiscoveryCHAP = l.chap(n) }})
+	}}, field{"discovery_chap", false, func(n ast.Node) { l.config.ISCSI.DiscoveryCHAP = l.chap(n) }},
+		field{"isns", false, func(n ast.Node) { l.config.ISCSI.ISNS = l.isns(n) }})
 }
 
 var targetRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`)

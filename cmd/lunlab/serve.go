@@ -115,6 +115,14 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer stop()
+	deregister, err := registerISNS(cfg.ISCSI.ISNS, served.targets, lns, log)
+	if err != nil {
+		for _, ln := range lns {
+			ln.Close()
+		}
+		return err
+	}
+	defer deregister()
 	fmt.Fprint(stdout, served.greeting(lns))
 
 	failed := make(chan error, len(lns))
@@ -131,6 +139,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	case <-ctx.Done():
 	}
+	go deregister() // so that nobody is sent here any more
 	fmt.Fprintln(stdout, "ending: initiators are asked to log out (Ctrl-C again to end at once)")
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 	defer cancel()
