@@ -56,12 +56,16 @@ type (
 	leaf   [fanout]atomic.Pointer[chunk]
 )
 
-// chunk holds chunkSize bytes. Bytes of a sector that isn't mapped are zero.
+// chunk holds chunkSize bytes. Bytes of a sector that isn't mapped are zero. It
+// fits a cache line.
 type chunk struct {
 	mu     sync.RWMutex
 	mapped [chunkSize / sectorSize / 64]uint64
-	dead   bool // no longer in the tree: look again
-	data   *[chunkSize]byte
+
+	// data is nil when the chunk is no longer in the tree: look again. It is a slice
+	// and no pointer to an array, since slicing that reads its first byte: a
+	// miss of the cache and the TLB beside the one for the data that is wanted.
+	data []byte
 }
 
 // New returns a store of size bytes that read as zeros.
@@ -179,7 +183,11 @@ func (s *Store) ReadAt(p []byte, off int64) (int, error) {
 			clear(part)
 		} else {
 			c.mu.RLock()
-			copy(part, c.data[in:])
+			if c.data == nil {
+				clear(part)
+			} else {
+				copy(part, c.data[in:])
+			}
 			c.mu.RUnlock()
 		}
 		n += len(part)
@@ -201,7 +209,7 @@ func (s *Store) WriteAt(p []byte, off int64) (int, error) {
 			return n, err
 		}
 		c.mu.Lock()
-		if c.dead {
+		if c.data == nil {
 			c.mu.Unlock()
 			continue
 		}
@@ -238,7 +246,7 @@ func (s *Store) unmapChunk(slot *atomic.Pointer[chunk], from, to int) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dead {
+	if c.data == nil {
 		return
 	}
 	if whole := from == 0 && to == chunkSize; !whole {
@@ -252,7 +260,7 @@ func (s *Store) unmapChunk(slot *atomic.Pointer[chunk], from, to int) {
 			}
 		}
 	}
-	c.dead = true
+	c.data = nil
 	slot.Store(nil)
 	s.give(chunkSize)
 }
@@ -290,7 +298,7 @@ func (s *Store) run(off int64) (mapped bool, n int64) {
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if c.dead {
+	if c.data == nil {
 		return false, hole
 	}
 	first := int(off % chunkSize / sectorSize)
@@ -357,7 +365,7 @@ func (s *Store) make(off int64) (*chunk, error) {
 		if !s.take() {
 			return nil, fmt.Errorf("mem: limit of %d bytes reached: %w", s.room.limit, syscall.ENOSPC)
 		}
-		c := &chunk{data: new([chunkSize]byte)}
+		c := &chunk{data: make([]byte, chunkSize)}
 		if slot.CompareAndSwap(nil, c) {
 			return c, nil
 		}
