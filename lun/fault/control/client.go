@@ -1,0 +1,79 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Client talks to a server that has a [Handler] on a unix socket.
+type Client struct {
+	Socket string // its path
+}
+
+// List returns the rules of all LUNs, those without any among them.
+func (c Client) List(ctx context.Context) ([]Rules, error) {
+	var list []Rules
+	return list, c.do(ctx, http.MethodGet, nil, &list)
+}
+
+// Add puts a rule in force on the LUN at an address, TARGET/LUN, and returns its
+// number.
+func (c Client) Add(ctx context.Context, lun, rule string) (id uint64, err error) {
+	var p reply
+	err = c.do(ctx, http.MethodPost, request{LUN: lun, Rule: rule}, &p)
+	return p.ID, err
+}
+
+// Remove takes rules off a LUN: those with the given numbers, or all. An empty
+// address is all LUNs.
+func (c Client) Remove(ctx context.Context, lun string, ids ...uint64) (removed int, err error) {
+	var p reply
+	err = c.do(ctx, http.MethodDelete, request{LUN: lun, IDs: ids}, &p)
+	return p.Removed, err
+}
+
+func (c Client) do(ctx context.Context, method string, q, answer any) error {
+	client := http.Client{
+		Timeout: 10 * time.Second,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+			},
+		},
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://lunlab/faults", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("no server answers on %s: %w", c.Socket, errors.Unwrap(err))
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		err = json.NewDecoder(resp.Body).Decode(answer)
+	case http.StatusBadRequest:
+		var p reply
+		if err = json.NewDecoder(resp.Body).Decode(&p); err == nil {
+			return errors.New(p.Error)
+		}
+	default:
+		err = errors.New(resp.Status)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Socket, err)
+	}
+	return nil
+}
