@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"lunlab/lun"
+	"lunlab/lun/fault"
 	"lunlab/lun/store"
 	"lunlab/lun/store/file"
 	"lunlab/lun/store/mem"
@@ -22,6 +23,9 @@ type Unit struct {
 	Target *Target
 	Config *LUN
 	Disk   *lun.Disk
+
+	// Faults is what commands go to: the disk, behind its faults.
+	Faults *fault.Unit
 }
 
 // Build opens all LUNs. On an error, none is open.
@@ -42,7 +46,13 @@ func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, e
 				err = fmt.Errorf("%s:%d:%d: LUN %d of %s: %w", c.Path, u.Store.at.line, u.Store.at.column, u.Number, t.Name, err)
 				return nil, errors.Join(err, l.Close())
 			}
-			l.LUNs = append(l.LUNs, &Unit{Target: t, Config: u, Disk: disk})
+			x := &Unit{Target: t, Config: u, Disk: disk, Faults: fault.New(disk)}
+			l.LUNs = append(l.LUNs, x)
+			for _, r := range u.Faults {
+				if _, err := x.Faults.Add(r); err != nil {
+					return nil, errors.Join(err, l.Close())
+				}
+			}
 		}
 	}
 	return l, nil

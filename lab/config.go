@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lunlab/lun"
+	"lunlab/lun/fault"
 )
 
 // Example is a lab.yaml that shows every key, with comments.
@@ -90,6 +91,7 @@ type LUN struct {
 	RotationRate     uint16
 	MaxTransfer      uint64 // in bytes, up to 32 MiB
 	EraseTime        time.Duration
+	Faults           []*fault.Rule // in force from the beginning
 
 	at pos
 }

@@ -269,6 +269,7 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 		noted("rotation_rate", integer(d, "rotation_rate", 1, 0xfffe, &u.RotationRate)),
 		noted("max_transfer", d.size("max_transfer", &maxTransfer)),
 		noted("erase_time", d.duration("erase_time", &u.EraseTime)),
+		noted("faults", func(n ast.Node) { l.faults(n, &u.Faults) }),
 	)
 	u.WriteThrough = !writeCache
 	u.MaxTransfer = uint64(maxTransfer)

@@ -103,7 +103,7 @@ func (a *Attachment) attachUnit(ctx context.Context, loop *tcmu.Loop, nexus *lun
 	dev, err := a.engine.Create(ctx, tcmu.Config{
 		Name: fmt.Sprintf("%s-%d", u.Target.Name, u.Config.Number),
 		Size: row.Size, BlockSize: uint32(o.BlockSize), Nexus: nexus, RingMB: a.ringMB,
-	}, u.Disk)
+	}, u.Faults)
 	if err != nil {
 		return err
 	}
