@@ -195,7 +195,11 @@ func checkTransfer(d *target.Target, most uint64) error {
 		return nil // it only redirects
 	}
 	for _, u := range d.Units() {
-		if disk, ok := u.Unit().(*lun.Disk); ok {
+		unit := u.Unit()
+		if w, ok := unit.(interface{ Unit() lun.Unit }); ok {
+			unit = w.Unit() // what a fault.Unit is in front of
+		}
+		if disk, ok := unit.(*lun.Disk); ok {
 			o := disk.Options()
 			if n := uint64(o.MaxTransfer) * uint64(o.BlockSize); n > most {
 				return fmt.Errorf("LUN %d may transfer %d bytes at once, more than %d", u.Number(), n, most)
