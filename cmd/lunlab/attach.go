@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strconv"
 	"text/tabwriter"
@@ -15,6 +16,8 @@ import (
 
 	"lunlab/lab"
 	"lunlab/lab/attach"
+	"lunlab/lun"
+	"lunlab/lun/fault/control"
 	"lunlab/target/tcmu"
 )
 
@@ -31,6 +34,7 @@ type attachOptions struct {
 	limits  lab.Limits
 	json    bool
 	cleanup bool
+	socket  string
 }
 
 func attachCommand() *cobra.Command {
@@ -60,6 +64,7 @@ exit status is 0 if all that was attached is detached, 2 for any error.`,
 	f.IntVar(&o.limits.CmdPerLUN, "cmd-per-lun", 0, "queue depth of the LUN (default tcm_loop's)")
 	f.IntVar(&o.limits.HWQueues, "hw-queues", 0, "hardware queues of the host (default tcm_loop's)")
 	f.BoolVar(&o.json, "json", false, "print what was attached as JSON")
+	f.StringVar(&o.socket, "socket", "", "unix socket for \"lunlab fault\", `path` or none (default one in the user's runtime folder)")
 	f.BoolVar(&o.cleanup, "cleanup", false, "only remove what a killed lunlab left attached")
 	for _, flag := range []string{"size", "can-queue", "cmd-per-lun", "hw-queues"} {
 		cmd.MarkFlagsMutuallyExclusive("file", flag)
@@ -119,6 +124,16 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 		return err
 	}
 	defer func() { err = errors.Join(err, units.Close()) }()
+
+	faults, err := faultsOf(units, func(t *lab.Target) string { return t.Name }, lun.RingLink)
+	if err != nil {
+		return err
+	}
+	stop, err := serveFaults(control.Handler(func() []control.LUN { return faults }), slog.New(slog.NewTextHandler(stderr, nil)), o.socket)
+	if err != nil {
+		return err
+	}
+	defer stop()
 
 	a := attach.New(engine)
 	defer func() { err = errors.Join(err, detach(ctx, a, later, stderr)) }()

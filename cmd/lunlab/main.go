@@ -28,6 +28,7 @@ func main() {
 		rulesCommand(),
 		serveCommand(),
 		statusCommand(),
+		faultCommand(),
 		probeCommand(),
 		attachCommand(),
 		checkCommand(),

@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lunlab/lab"
+	"lunlab/lun"
+	"lunlab/lun/fault/control"
 	"lunlab/target/iscsi"
 )
 
@@ -59,7 +61,7 @@ error. "lunlab status" shows what a running one is doing.`,
 	f.StringVarP(&o.file, "file", "f", "", "`lab.yaml` that says what to serve (lunlab example prints one)")
 	f.StringArrayVar(&o.listen, "listen", nil, "`address`:port to listen on; may be given several times, port 0 takes a free one (default what lab.yaml says, or "+defaultListen+")")
 	f.StringVar(&o.name, "name", "", "iSCSI `name` of the target, without -f (default "+defaultName+")")
-	f.StringVar(&o.socket, "socket", "", "unix socket for \"lunlab status\", `path` or none (default one in the user's runtime folder)")
+	f.StringVar(&o.socket, "socket", "", "unix socket for \"lunlab status\" and \"lunlab fault\", `path` or none (default one in the user's runtime folder)")
 	f.StringVar(&o.metrics, "metrics", "", "`address`:port on which to serve /metrics for Prometheus")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log rejected PDUs too")
 	cmd.MarkFlagsMutuallyExclusive("file", "name")
@@ -97,6 +99,10 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, served.lab.Close()) }()
+	faults, err := faultsOf(served.lab, iscsiName, lun.ConnectionLink, lun.SessionLink)
+	if err != nil {
+		return err
+	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 	srv, err := iscsi.NewServer(iscsi.Options{Targets: served.targets, Log: log, DiscoveryCHAP: (*iscsi.CHAP)(cfg.ISCSI.DiscoveryCHAP)})
 	if err != nil {
@@ -107,7 +113,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	stop, err := serveStatus(srv, log, o.socket, o.metrics, lns[0].Addr())
+	stop, err := serveStatus(srv, control.Handler(func() []control.LUN { return faults }), log, o.socket, o.metrics, lns[0].Addr())
 	if err != nil {
 		for _, ln := range lns {
 			ln.Close()

@@ -56,15 +56,12 @@ func openServed(cfg *lab.Config) (*served, error) {
 	for _, t := range cfg.Targets {
 		d := devices[t]
 		for _, u := range l.Of(t) {
-			if _, err := d.Add(uint16(u.Config.Number), u.Disk, target.Limits{CmdPerLUN: t.Limits.CmdPerLUN}); err != nil {
+			if _, err := d.Add(uint16(u.Config.Number), u.Faults, target.Limits{CmdPerLUN: t.Limits.CmdPerLUN}); err != nil {
 				l.Close()
 				return nil, err
 			}
 		}
-		name := t.ISCSI.Name
-		if name == "" {
-			name = namePrefix + strings.ReplaceAll(strings.ToLower(t.Name), "_", "-")
-		}
+		name := iscsiName(t)
 		s.targets = append(s.targets, &iscsi.Target{
 			Name: name, Alias: t.ISCSI.Alias, Device: d,
 			CanQueue: t.Limits.CanQueue, HWQueues: min(t.Limits.HWQueues, maxConnections),
@@ -72,6 +69,14 @@ func openServed(cfg *lab.Config) (*served, error) {
 		})
 	}
 	return s, nil
+}
+
+// iscsiName is what a target is called over iSCSI.
+func iscsiName(t *lab.Target) string {
+	if t.ISCSI.Name != "" {
+		return t.ISCSI.Name
+	}
+	return namePrefix + strings.ReplaceAll(strings.ToLower(t.Name), "_", "-")
 }
 
 func accessOf(t *lab.Target) (list []iscsi.Access) {

@@ -35,7 +35,7 @@ and the most there were, and what was answered how fast. With --watch, again and
 again until Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			path, err := findSocket(socket)
+			path, err := findSocket(socket, false)
 			if err != nil {
 				return err
 			}
@@ -66,8 +66,9 @@ again until Ctrl-C.`,
 	return cmd
 }
 
-// findSocket is the socket that was named, or that of the only server that runs.
-func findSocket(path string) (string, error) {
+// findSocket is the socket that was named, or that of the only server that runs;
+// attached says that it may be one of "lunlab attach".
+func findSocket(path string, attached bool) (string, error) {
 	if path != "" {
 		return path, nil
 	}
@@ -78,6 +79,9 @@ func findSocket(path string) (string, error) {
 	var live []string
 	all, _ := filepath.Glob(filepath.Join(dir, "*.sock"))
 	for _, p := range all {
+		if !attached && strings.HasPrefix(filepath.Base(p), attachedPrefix) {
+			continue
+		}
 		if c, err := net.Dial("unix", p); err == nil {
 			c.Close()
 			live = append(live, p)
@@ -111,6 +115,9 @@ func showStatus(ctx context.Context, w io.Writer, path string, asJSON bool) erro
 		return fmt.Errorf("no server answers on %s: %w", path, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, resp.Status)
+	}
 	var st iscsi.Status
 	if err := json.NewDecoder(resp.Body).Decode(&st); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

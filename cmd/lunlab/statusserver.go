@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -48,9 +49,12 @@ func makeRuntimeDir() (string, error) {
 	return runtimeDir() // somebody else may have been faster
 }
 
-// serveStatus answers `lunlab status` on a unix socket, and Prometheus on an
-// address if there is one. stop ends both.
-func serveStatus(srv *iscsi.Server, log *slog.Logger, socket, metrics string, portal net.Addr) (stop func(), err error) {
+// attachedPrefix begins the names of the sockets of those who attach.
+const attachedPrefix = "attach-"
+
+// serveStatus answers `lunlab status` and `lunlab fault` on a unix socket, and
+// Prometheus on an address if there is one. stop ends both.
+func serveStatus(srv *iscsi.Server, faults http.Handler, log *slog.Logger, socket, metrics string, portal net.Addr) (stop func(), err error) {
 	m := &monitor.Server{Log: log}
 	if metrics != "" {
 		ln, err := net.Listen("tcp", metrics)
@@ -62,10 +66,13 @@ func serveStatus(srv *iscsi.Server, log *slog.Logger, socket, metrics string, po
 	if socket == noSocket {
 		return m.Close, nil
 	}
-	ln, err := listenStatus(socket, portal)
+	ln, err := listenStatus(socket, portal.String())
 	switch {
 	case err == nil:
-		m.Serve(ln, monitor.Status(srv))
+		mux := http.NewServeMux()
+		mux.Handle("/faults", faults)
+		mux.Handle("/", monitor.Status(srv))
+		m.Serve(ln, mux)
 	case socket == "": // it wasn't asked for
 		log.Warn("lunlab status won't find this server", "err", err)
 	default:
@@ -75,15 +82,15 @@ func serveStatus(srv *iscsi.Server, log *slog.Logger, socket, metrics string, po
 	return m.Close, nil
 }
 
-// listenStatus listens on socket, or else on one in the runtime folder.
-func listenStatus(socket string, portal net.Addr) (net.Listener, error) {
+// listenStatus listens on socket, or else on one in the runtime folder, with a name
+// that no other server has.
+func listenStatus(socket, name string) (net.Listener, error) {
 	if socket == "" {
 		dir, err := makeRuntimeDir()
 		if err != nil {
 			return nil, err
 		}
-		// A name of its own for each portal, so that servers don't meet.
-		socket = filepath.Join(dir, portal.String()+".sock")
+		socket = filepath.Join(dir, name+".sock")
 	}
 	ln, err := monitor.ListenUnix(socket)
 	if errors.Is(err, monitor.ErrInUse) {
