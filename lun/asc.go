@@ -15,6 +15,7 @@ const (
 	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00
 	ASCIncorrectCopyTargetDeviceType     = 0x0d03
+	ASCCopyTargetUnderrun                = 0x0d04
 	ASCGuardCheckFailed                  = 0x1001
 	ASCApplicationTagCheckFailed         = 0x1002
 	ASCReferenceTagCheckFailed           = 0x1003
@@ -26,6 +27,14 @@ const (
 	ASCLBAOutOfRange                     = 0x2100
 	ASCUnalignedWrite                    = 0x2104
 	ASCWriteBoundaryViolation            = 0x2105
+	ASCUnsupportedTokenType              = 0x2301
+	ASCRemoteTokenUsageNotSupported      = 0x2302
+	ASCTokenUnknown                      = 0x2304
+	ASCTokenCorrupt                      = 0x2305
+	ASCTokenExpired                      = 0x2307
+	ASCTokenCancelled                    = 0x2308
+	ASCTokenDeleted                      = 0x2309
+	ASCInvalidTokenLength                = 0x230a
 	ASCInvalidFieldInCDB                 = 0x2400
 	ASCLogicalUnitNotSupported           = 0x2500
 	ASCInvalidFieldInParameterList       = 0x2600
@@ -53,6 +62,7 @@ const (
 	ASCCommandSequenceError              = 0x2c00
 	ASCORWriteGenerationDoesNotMatch     = 0x2c0c
 	ASCCommandsCleared                   = 0x2f00
+	ASCCommandsClearedByDeviceServer     = 0x2f02
 	ASCMediumFormatCorrupted             = 0x3100
 	ASCFormatFailed                      = 0x3101
 	ASCSanitizeFailed                    = 0x3103
@@ -66,7 +76,9 @@ const (
 	ASCReportedLUNsDataHasChanged        = 0x3f0e
 	ASCInternalTargetFailure             = 0x4400
 	ASCMediumRemovalPrevented            = 0x5302
+	ASCInsufficientResources             = 0x5503
 	ASCInsufficientRegistrationResources = 0x5504
+	ASCInsufficientResourcesForRODToken  = 0x550d
 	ASCInsufficientZoneResources         = 0x550e
 )
 

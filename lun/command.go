@@ -120,6 +120,11 @@ type Nexus struct {
 	// TargetPort is the relative target port identifier (SPC-5 4.3.4), 1 and up.
 	TargetPort uint16
 
+	// Sees tells which logical unit numbers of the target the nexus may reach, also
+	// by a third-party copy that another unit does for it (see [DiskOptions.LUN]).
+	// nil is all.
+	Sees func(number uint16) bool
+
 	// Name is for people: "iqn.2003-01.org.x,i,0x00023d000001".
 	Name string
 }

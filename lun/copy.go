@@ -1,15 +1,10 @@
 package lun
 
-import "slices"
-
-// EXTENDED COPY and RECEIVE COPY RESULTS with one-byte list identifiers (LID1,
-// SPC-5 6.4 and 6.20).
+// EXTENDED COPY (SPC-5 6.4). What is told of copies is in copyop.go.
 
 var copyOps = []op{
 	{name: "EXTENDED COPY(LID1)", usage: "83 00 0000000000000000 ffffffff 00 00", class: writes | medium, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
-	{name: "RECEIVE COPY STATUS(LID1)", usage: "84 00 ff 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyStatus, when: notZoned},
-	{name: "RECEIVE COPY OPERATING PARAMETERS", usage: "84 03 00 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyParameters, when: notZoned},
-	{name: "RECEIVE COPY FAILURE DETAILS(LID1)", usage: "84 04 ff 00000000000000 ffffffff 00 00", class: writes, moves: allocates(10, 4), run: (*Disk).copyFailure, when: notZoned},
+	{name: "EXTENDED COPY(LID4)", usage: "83 01 0000000000000000 ffffffff 00 00", class: writes | medium, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
 }
 
 const (
@@ -19,21 +14,25 @@ const (
 	segmentSize     = 28 // of a block to block descriptor
 	maxCopyList     = maxCopyTargets*targetSize + maxCopySegments*segmentSize
 	maxSegment      = 1<<16 - 1 // blocks
-
-	// heldResults is how many results are kept for RECEIVE COPY RESULTS.
-	heldResults = 64
+	maxCopyHeader   = 48
 
 	identificationTarget = 0xe4
 	blockToBlock         = 0x02
+
+	// askedDisk is the CSCD descriptor ID for the disk that is asked.
+	askedDisk = 0xffff
 )
 
-// copyResult is the outcome of an EXTENDED COPY, held for the one who sent it.
-type copyResult struct {
-	who      identity
-	list     byte
-	segments uint16 // processed
-	bytes    uint64
-	sense    Sense
+// copyList is the parameter list of an EXTENDED COPY.
+type copyList struct {
+	list       uint32 // LIST IDENTIFIER
+	named      bool   // it counts
+	background bool   // IMMED
+
+	// targets are the disks of the CSCD descriptors by their ID, nil for one that
+	// isn't reached. segments are the segment descriptors.
+	targets  []*Disk
+	segments []byte
 }
 
 // segment is a block to block segment descriptor, ready to be done.
@@ -50,101 +49,167 @@ func (d *Disk) extendedCopy(n *nexus, c *Command) Sense {
 	if size == 0 {
 		return Sense{}
 	}
-	if size > 16+maxCopyList {
-		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
-	}
-	list := c.Gather(uint64(size))
-	if len(list) < 16 || uint32(len(list)) < size {
-		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
-	}
-	c.OutLen = uint64(size)
-	targets, segments, s := d.copyLists(list)
+	list, s := copyParameters(c, maxCopyHeader+maxCopyList)
 	if s.Key != NoSense {
 		return s
 	}
-	result := copyResult{who: n.who, list: list[0]}
-	for ; len(segments) > 0 && result.sense.Key == NoSense; segments = segments[segmentSize:] {
-		seg, s := copySegment(segments, targets)
-		if s.Key == NoSense {
-			s = seg.run(d, n, c.Cancel)
-		}
-		if s.Key == NoSense {
-			result.segments++
-			result.bytes += seg.bytes
-		}
-		result.sense = s
+	l, s := d.parseCopyList(n, list, c.CDB[1] == 1)
+	if s.Key != NoSense {
+		return s
 	}
-	if usage := list[1] >> 3 & 3; usage != 3 {
-		d.hold(result)
+	c.OutLen = uint64(size)
+	op := &copyOperation{who: n.who, list: l.list, named: l.named, action: c.CDB[1], background: l.background}
+	if s := d.begin(op, c); s.Key != NoSense {
+		return s
 	}
-	return result.sense
+	segments := append([]byte(nil), l.segments...) // the command may be gone before the copy is done
+	return d.runCopy(op, func() Sense {
+		for ; len(segments) > 0; segments = segments[segmentSize:] {
+			op.segments.Add(1)
+			seg, s := copySegment(segments, l.targets, d)
+			if s.Key == NoSense {
+				s = seg.run(d, n, op)
+			}
+			if s.Key != NoSense {
+				return s
+			}
+		}
+		return Sense{}
+	})
 }
 
-// hold keeps a result, in place of an older one with the same name.
-func (d *Disk) hold(r copyResult) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.copies = slices.DeleteFunc(d.copies, func(x copyResult) bool { return x.who == r.who && x.list == r.list })
-	d.copies = slices.Insert(d.copies, 0, r)
-	d.copies = d.copies[:min(len(d.copies), heldResults)]
+// copyParameters returns the parameter list of a third-party copy command, most
+// bytes at the most.
+func copyParameters(c *Command, most uint32) ([]byte, Sense) {
+	size := be32(c.CDB[10:])
+	short := Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	if size > most {
+		return nil, short
+	}
+	list := c.Gather(uint64(size))
+	if len(list) < 16 || uint32(len(list)) < size {
+		return nil, short
+	}
+	return list, Sense{}
 }
 
-// copyLists splits a parameter list into the disks of its target descriptors
-// (nil for one that isn't reached) and its segment descriptors, and checks what
-// can be checked before anything is copied.
-func (d *Disk) copyLists(list []byte) (targets []*Disk, segments []byte, s Sense) {
-	bad := func(code uint16) ([]*Disk, []byte, Sense) {
-		return nil, nil, Sense{Key: IllegalRequest, Code: code}
+// parseCopyList reads a parameter list of the format with list identifiers of one
+// byte (LID1), or of four, and checks what can be checked before anything is
+// copied.
+func (d *Disk) parseCopyList(n *nexus, list []byte, long bool) (l copyList, s Sense) {
+	usage := list[1] >> 3 & 3 // LIST ID USAGE
+	l.named = usage != 3
+	header, targetsLen, segmentsLen, inline := 16, uint64(be16(list[2:])), uint64(be32(list[8:])), be32(list[12:])
+	if long {
+		if len(list) < maxCopyHeader {
+			return l, Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+		}
+		if s := checkCopyHeader(list); s.Key != NoSense {
+			return l, s
+		}
+		header, targetsLen, segmentsLen, inline = maxCopyHeader, uint64(be16(list[42:])), uint64(be16(list[44:])), uint32(be16(list[46:]))
+		l.list, l.background = be32(list[20:]), list[15]&1 == 1
+		// The header is there in place of a descriptor, the first.
+		l.targets = append(l.targets, nil)
+	} else {
+		l.list = uint32(list[0])
 	}
-	targetsLen, segmentsLen, inline := uint64(be16(list[2:])), uint64(be32(list[8:])), be32(list[12:])
 	switch {
 	case list[1]&0xc0 != 0:
-		return nil, nil, InvalidParameter(1, highBit(list[1]&0xc0))
-	case list[1]>>3&3 == 1, list[1]>>3&3 == 3 && list[0] != 0: // LIST ID USAGE
-		return nil, nil, InvalidParameter(1, 4)
+		return l, InvalidParameter(1, highBit(list[1]&0xc0))
+	case usage == 1, usage == 3 && l.list != 0:
+		return l, InvalidParameter(1, 4)
 	case inline != 0:
-		return bad(ASCInlineDataLengthExceeded)
-	case targetsLen+segmentsLen > maxCopyList, 16+targetsLen+segmentsLen > uint64(len(list)):
-		return bad(ASCParameterListLengthError)
+		return l, Sense{Key: IllegalRequest, Code: ASCInlineDataLengthExceeded}
+	case targetsLen+segmentsLen > maxCopyList, uint64(header)+targetsLen+segmentsLen > uint64(len(list)):
+		return l, Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	}
-	rest := list[16 : 16+targetsLen]
-	for ; len(rest) > 0; rest = rest[targetSize:] {
+	rest := list[header:]
+	targets, s := d.copyTargets(n, rest[:targetsLen])
+	l.targets = append(l.targets, targets...)
+	l.segments = rest[targetsLen : targetsLen+segmentsLen]
+	if s.Key == NoSense {
+		s = checkSegments(l.segments)
+	}
+	return l, s
+}
+
+// checkCopyHeader looks at what is fixed in the header of an EXTENDED COPY(LID4)
+// parameter list (SPC-5 table 126). There is no sense data with GOOD here.
+func checkCopyHeader(list []byte) Sense {
+	switch {
+	case list[0] != 1: // PARAMETER LIST FORMAT
+		return InvalidParameter(0, 7)
+	case be16(list[2:]) != targetSize: // HEADER CSCD DESCRIPTOR LIST LENGTH
+		return InvalidParameter(2, 7)
+	case list[15]&^1 != 0: // G_SENSE
+		return InvalidParameter(15, highBit(list[15]&^1))
+	case list[16] != 0xff: // HEADER CSCD DESCRIPTOR TYPE CODE
+		return InvalidParameter(16, 7)
+	}
+	for _, r := range [][2]int{{4, 15}, {17, 20}, {24, 42}} {
+		for i := r[0]; i < r[1]; i++ {
+			if list[i] != 0 {
+				return InvalidParameter(i, highBit(list[i]))
+			}
+		}
+	}
+	return Sense{}
+}
+
+// copyTargets returns the disks of CSCD descriptors that a nexus may reach.
+func (d *Disk) copyTargets(n *nexus, list []byte) (targets []*Disk, s Sense) {
+	bad := func(code uint16) ([]*Disk, Sense) { return nil, Sense{Key: IllegalRequest, Code: code} }
+	for ; len(list) > 0; list = list[targetSize:] {
 		switch {
-		case rest[0] != identificationTarget:
+		case list[0] != identificationTarget:
 			return bad(ASCUnsupportedTargetDescriptor)
-		case len(rest) < targetSize:
+		case len(list) < targetSize:
 			return bad(ASCParameterListLengthError)
 		case len(targets) == maxCopyTargets:
 			return bad(ASCTooManyTargetDescriptors)
 		}
 		// LU ID TYPE is for descriptors other than this.
 		var t *Disk
-		if null := rest[1]&0x20 != 0; !null && rest[1]&0x1f == 0 {
-			t = d.opt.Copies.find(rest[4:28])
+		if null := list[1]&0x20 != 0; !null && list[1]&0x1f == 0 {
+			t = d.opt.Copies.find(list[4:28], n.id)
 		}
 		targets = append(targets, t)
 	}
-	segments = list[16+targetsLen : 16+targetsLen+segmentsLen]
-	for rest, n := segments, 0; len(rest) > 0; rest, n = rest[segmentSize:], n+1 {
+	return targets, Sense{}
+}
+
+func checkSegments(list []byte) Sense {
+	bad := func(code uint16) Sense { return Sense{Key: IllegalRequest, Code: code} }
+	for n := 0; len(list) > 0; list, n = list[segmentSize:], n+1 {
 		switch {
-		case rest[0] != blockToBlock:
+		case list[0] != blockToBlock:
 			return bad(ASCUnsupportedSegmentDescriptor)
-		case len(rest) < segmentSize || be16(rest[2:]) != segmentSize-4:
+		case len(list) < segmentSize || be16(list[2:]) != segmentSize-4:
 			return bad(ASCParameterListLengthError)
 		case n == maxCopySegments:
 			return bad(ASCTooManySegmentDescriptors)
 		}
 	}
-	return targets, segments, Sense{}
+	return Sense{}
 }
 
 // copySegment reads a segment descriptor (SPC-5 6.4.6.5).
-func copySegment(b []byte, targets []*Disk) (seg segment, s Sense) {
-	from, to, n := int(be16(b[4:])), int(be16(b[6:])), uint64(be16(b[10:]))
-	if from >= len(targets) || to >= len(targets) || targets[from] == nil || targets[to] == nil {
+func copySegment(b []byte, targets []*Disk, by *Disk) (seg segment, s Sense) {
+	n := uint64(be16(b[10:]))
+	disk := func(id uint16) *Disk {
+		if id == askedDisk {
+			return by
+		}
+		if int(id) < len(targets) {
+			return targets[id]
+		}
+		return nil
+	}
+	seg = segment{disk(be16(b[4:])), disk(be16(b[6:])), be64(b[12:]), be64(b[20:]), 0}
+	if seg.from == nil || seg.to == nil {
 		return seg, copyAborted(ASCUnreachableCopyTarget)
 	}
-	seg = segment{targets[from], targets[to], be64(b[12:]), be64(b[20:]), 0}
 	unit := seg.from.blockSize()
 	if b[1]&2 != 0 { // DC: the count is in blocks of the destination
 		unit = seg.to.blockSize()
@@ -158,7 +223,7 @@ func copySegment(b []byte, targets []*Disk) (seg segment, s Sense) {
 
 // run copies a segment for an initiator that may read the one disk and write
 // the other. by is the disk that was asked.
-func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
+func (s segment) run(by *Disk, n *nexus, op *copyOperation) Sense {
 	erasures := s.to.erasures.Load() // before its state
 	fromBlocks, toBlocks := s.bytes/s.from.blockSize(), s.bytes/s.to.blockSize()
 	switch {
@@ -170,21 +235,33 @@ func (s segment) run(by *Disk, n *nexus, cancel <-chan struct{}) Sense {
 		s.to.writeProtected().Key != NoSense:
 		return copyAborted(ASCNone)
 	}
-	buf := scratch.Get().(*[scratchSize]byte)
-	defer scratch.Put(buf)
-	for done := uint64(0); done < s.bytes; {
-		select {
-		case <-cancel:
-			return Sense{Key: AbortedCommand}
-		default:
-		}
-		part := buf[:min(s.bytes-done, scratchSize)]
-		if !s.from.copyOut(part, s.fromLBA*s.from.blockSize()+done) || !s.to.copyIn(part, s.toLBA*s.to.blockSize()+done, erasures) {
-			return copyAborted(ASCNone)
-		}
-		done += uint64(len(part))
+	from := s.fromLBA * s.from.blockSize()
+	sense := op.move(s.to, s.toLBA, toBlocks, erasures, func(p []byte, done uint64) bool { return s.from.copyOut(p, from+done) })
+	if sense.Key != NoSense {
+		return sense
 	}
 	return s.to.settle(0, s.toLBA, toBlocks)
+}
+
+// move writes n blocks at lba with what fill makes, until the operation is to
+// stop. fill gets the place in bytes from lba on, and returns false if it fails.
+func (op *copyOperation) move(to *Disk, lba, n uint64, erasures uint32, fill func(p []byte, done uint64) bool) Sense {
+	buf := scratch.Get().(*[scratchSize]byte)
+	defer scratch.Put(buf)
+	at, size := lba*to.blockSize(), n*to.blockSize()
+	for done := uint64(0); done < size; {
+		if s := op.stopped(); s.Key != NoSense {
+			return s
+		}
+		part := buf[:min(size-done, scratchSize)]
+		if !fill(part, done) || !to.copyIn(part, at+done, erasures) {
+			return copyAborted(ASCNone)
+		}
+		op.commands.Add(2)
+		done += uint64(len(part))
+		op.bytes.Add(uint64(len(part)))
+	}
+	return Sense{}
 }
 
 // closedTo tells whether the disk isn't ready, or the access state of the port
@@ -203,7 +280,8 @@ func (d *Disk) closedTo(by *Disk, n *nexus, c class) bool {
 }
 
 func (d *Disk) copyOut(p []byte, off uint64) bool {
-	lba, n := off/d.blockSize(), uint64(len(p))/d.blockSize()
+	lba := off / d.blockSize()
+	n := (off+uint64(len(p))-1)/d.blockSize() + 1 - lba
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
 	if d.spoiled(lba, n).Key != NoSense {
@@ -228,99 +306,4 @@ func (d *Disk) copyIn(p []byte, off uint64, erasures uint32) bool {
 		return false
 	}
 	return d.seal(lba, n).Key == NoSense
-}
-
-// result finds what is held under the list identifier of a CDB.
-func (d *Disk) result(n *nexus, c *Command) (r copyResult, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, r := range d.copies {
-		if r.who == n.who && r.list == c.CDB[2] {
-			return r, true
-		}
-	}
-	return r, false
-}
-
-// copyStatus is SPC-5 6.24. A copy is done before its own status comes, so none
-// is ever in progress here.
-func (d *Disk) copyStatus(n *nexus, c *Command) Sense {
-	r, ok := d.result(n, c)
-	if !ok {
-		return InvalidField(2, 7)
-	}
-	b := make([]byte, 12)
-	put32(b, uint32(len(b)-4))
-	b[4] = 1 // completed without errors
-	if r.sense.Key != NoSense {
-		b[4] = 2
-	}
-	put16(b[5:], r.segments)
-	// TRANSFER COUNT, in kibibytes (1) where bytes (0) would overflow.
-	count := r.bytes
-	if count > 1<<32-1 {
-		b[7], count = 1, count>>10
-	}
-	put32(b[8:], uint32(count))
-	c.Reply(b, uint64(be32(c.CDB[10:])))
-	return Sense{}
-}
-
-// copyFailure is SPC-5 6.21: why a copy failed, nothing if it didn't.
-func (d *Disk) copyFailure(n *nexus, c *Command) Sense {
-	r, ok := d.result(n, c)
-	if !ok || r.sense.Key == NoSense {
-		return InvalidField(2, 7)
-	}
-	b := make([]byte, 60, 80)
-	b = r.sense.AppendFixed(b)
-	put32(b, uint32(len(b)-4))
-	b[56] = byte(CheckCondition)
-	put16(b[58:], uint16(len(b)-60))
-	c.Reply(b, uint64(be32(c.CDB[10:])))
-	return Sense{}
-}
-
-// copyParameters is SPC-5 6.22.
-func (d *Disk) copyParameters(_ *nexus, c *Command) Sense {
-	b := make([]byte, 46)
-	put32(b, uint32(len(b)-4))
-	put16(b[8:], maxCopyTargets)
-	put16(b[10:], maxCopySegments)
-	put32(b[12:], maxCopyList)
-	put32(b[16:], uint32(maxSegment*d.blockSize()))
-	put16(b[34:], heldResults) // total concurrent copies
-	b[36] = heldResults
-	b[37] = 9 // data segment granularity: 512 bytes
-	b[43] = 2 // descriptor types that are implemented
-	b[44], b[45] = blockToBlock, identificationTarget
-	c.Reply(b, uint64(be32(c.CDB[10:])))
-	return Sense{}
-}
-
-// thirdPartyCopy is the VPD page (SPC-5 7.7.17).
-func (d *Disk) thirdPartyCopy() []byte {
-	var b []byte
-	add := func(kind uint16, body []byte) {
-		for len(body)%4 != 0 {
-			body = append(body, 0)
-		}
-		b = append(b, byte(kind>>8), byte(kind), byte(len(body)>>8), byte(len(body)))
-		b = append(b, body...)
-	}
-	add(0x0001, []byte{8, 0x83, 1, 0x00, 0x84, 3, 0x00, 0x03, 0x04}) // supported commands
-	parameters := make([]byte, 28)
-	put16(parameters[4:], maxCopyTargets)
-	put16(parameters[6:], maxCopySegments)
-	put32(parameters[8:], maxCopyList)
-	add(0x0004, parameters)
-	add(0x0008, []byte{2, blockToBlock, identificationTarget}) // supported descriptors
-	add(0x000c, []byte{0, 0})                                  // supported CSCD identifiers
-	general := make([]byte, 32)
-	put32(general, heldResults)
-	put32(general[4:], heldResults)
-	put32(general[8:], uint32(maxSegment*d.blockSize()))
-	general[12] = 9
-	add(0x8001, general)
-	return b
 }

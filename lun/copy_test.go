@@ -45,7 +45,7 @@ func TestExtendedCopy(t *testing.T) {
 	h.other("b").do("84 00 01 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
 	// A count that makes no whole blocks of the destination.
 	h.copyBlocks(2, 0, both, segmentOf(0, 0, 1, 7, 8, 7)).fails(lun.CopyAborted, lun.ASCCopySegmentGranularityViolation)
-	h.do("84 00 02 00000000000000 000000ff 00 00", nil, 255).is("00000008 02 0000 00 00000000")
+	h.do("84 00 02 00000000000000 000000ff 00 00", nil, 255).is("00000008 02 0001 00 00000000")
 	if b := h.do("84 04 02 00000000000000 000000ff 00 00", nil, 255).good().data; b[56] != 2 || b[62] != 0x0a || len(b) != 78 {
 		t.Errorf("failure details %x", b)
 	}

@@ -27,12 +27,13 @@ func (s *CopySet) remove(d *Disk) {
 }
 
 // find returns the disk that has a designation descriptor (SPC-5 7.7.6.1), which
-// may be followed by padding, or nil.
-func (s *CopySet) find(designator []byte) *Disk {
+// may be followed by padding, or nil. For a nexus that isn't nil it is one that the
+// nexus sees.
+func (s *CopySet) find(designator []byte, n *Nexus) *Disk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.disks {
-		if d.designated(designator) {
+		if d.designated(designator) && (n == nil || n.Sees == nil || n.Sees(d.opt.LUN)) {
 			return d
 		}
 	}

@@ -104,9 +104,11 @@ type DiskOptions struct {
 	// initiator that is to see them in progress. A disk with one is Blocking.
 	EraseTime time.Duration
 
-	// Copies is the disks that EXTENDED COPY can reach from this one, which
-	// joins them until its Close. nil is this disk alone.
+	// Copies is the disks that third-party copies can reach from this one, which
+	// joins them until its Close. nil is this disk alone. LUN is the number that the
+	// disk has among them, by which [Nexus.Sees] knows it.
 	Copies *CopySet
+	LUN    uint16
 
 	// Memory is where the disk keeps what has to outlive a restart. Without one,
 	// saved mode pages last as long as the disk, and APTPL isn't offered.
@@ -174,8 +176,9 @@ type Disk struct {
 	microcode    bool       // some was downloaded and not activated
 	identity     identifying
 	clock        clock
-	copies       []copyResult // the last first
+	copies       []*copyOperation // the last first
 	or           orState
+	rods         rodTokens // has a lock of its own
 	groups       []portGroup
 }
 

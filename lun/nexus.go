@@ -114,7 +114,11 @@ func (d *Disk) Notify(id *Nexus, e Event) {
 	if id != nil {
 		n = d.nexusOf(id)
 	}
-	if d.notify(n, e) {
+	uncached, copies := d.notify(n, e)
+	for _, op := range copies {
+		<-op.done
+	}
+	if uncached {
 		// There is nobody to tell of an error. What a store has lost it says again
 		// at the next flush.
 		d.flush()
@@ -123,26 +127,28 @@ func (d *Disk) Notify(id *Nexus, e Event) {
 
 // notify does what Notify says, and tells whether the write cache was turned off,
 // as the modes may say that a reset goes back to: what is in it is to be flushed.
-func (d *Disk) notify(n *nexus, e Event) (uncached bool) {
+// copies are to end before the reset does.
+func (d *Disk) notify(n *nexus, e Event) (uncached bool, copies []*copyOperation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	cached := d.writeBack.Load()
 	switch e {
 	case LogicalUnitReset:
-		d.reset(ASCBusDeviceReset)
+		copies = d.reset(ASCBusDeviceReset)
 	case HardReset:
-		d.reset(ASCPowerOnOrReset)
+		copies = d.reset(ASCPowerOnOrReset)
 		d.or.reset()
 	case CommandsCleared:
 		d.attendOthers(n, ASCCommandsCleared)
 	case LUNsChanged:
 		d.attendOthers(nil, ASCReportedLUNsDataHasChanged)
 	}
-	return cached && !d.writeBack.Load()
+	return cached && !d.writeBack.Load(), copies
 }
 
-// reset is a logical unit reset (SAM-5 6.3.3). Disk.mu is held.
-func (d *Disk) reset(code uint16) {
+// reset is a logical unit reset (SAM-5 6.3.3). It returns copies that were told
+// to end. Disk.mu is held.
+func (d *Disk) reset(code uint16) []*copyOperation {
 	for _, p := range d.pages {
 		copy(p.current, p.saved)
 	}
@@ -153,6 +159,7 @@ func (d *Disk) reset(code uint16) {
 		n.attend(code)
 	}
 	d.reservationsChanged()
+	return d.abortCopies()
 }
 
 // forget drops a nexus that is gone: its unit attentions, its prevention of
@@ -169,6 +176,7 @@ func (d *Disk) forget(id *Nexus) {
 		return
 	}
 	delete(all, id)
+	d.copies = slices.DeleteFunc(d.copies, func(op *copyOperation) bool { return op.who == n.who && op.status != 0 })
 	d.nexuses.Store(&all)
 	if d.reserve.legacy == n {
 		d.reserve.legacy = nil

@@ -352,6 +352,7 @@ func (d *Disk) lockWrite(lba, n uint64) {
 	} else {
 		d.locks.share(lba, n)
 	}
+	d.changing(lba, n)
 }
 
 func (d *Disk) unlockWrite(lba, n uint64) {

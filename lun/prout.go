@@ -268,9 +268,12 @@ func (d *Disk) preempt(n *nexus, c *Command) Sense {
 		return s
 	}
 	removed, s := d.preemptLocked(n, c, p)
-	if c.CDB[1]&0x1f == 5 && d.opt.AbortTasks != nil {
+	if c.CDB[1]&0x1f == 5 {
 		for _, id := range removed {
-			d.opt.AbortTasks(id)
+			if d.opt.AbortTasks != nil {
+				d.opt.AbortTasks(id)
+			}
+			d.abortCopiesOf(d.nexusOf(id).who)
 		}
 	}
 	return s

@@ -204,7 +204,13 @@ func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
 	if be64(c.CDB[2:]) != 0 {
 		return InvalidField(2, 7)
 	}
-	var b [32]byte
+	b := d.capacityData()
+	c.Reply(b[:], uint64(be32(c.CDB[10:])))
+	return Sense{}
+}
+
+// capacityData is the parameter data of READ CAPACITY(16) (SBC-4 5.21.2).
+func (d *Disk) capacityData() (b [32]byte) {
 	put64(b[:], d.Blocks()-1)
 	put32(b[8:], uint32(d.blockSize()))
 	if kind := d.protectionType(); kind > 0 {
@@ -221,6 +227,5 @@ func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
 			b[14] |= 0x40 // LBPRZ
 		}
 	}
-	c.Reply(b[:], uint64(be32(c.CDB[10:])))
-	return Sense{}
+	return b
 }

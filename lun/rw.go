@@ -250,6 +250,7 @@ func (d *Disk) put(data [][]byte, skip uint64, p checks, lba, n uint64) Sense {
 // them durable afterwards if the flags or the lack of a write cache want it so.
 func (d *Disk) exchange(c *Command, lba, n uint64, do func() Sense) Sense {
 	d.locks.lock(lba, n)
+	d.changing(lba, n)
 	s := d.overtaken(c.erasures)
 	if s.Key == NoSense {
 		s = do()

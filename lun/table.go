@@ -89,7 +89,7 @@ type table [256][]*entry
 
 // ops is every command there is, in no order that matters.
 func ops() []op {
-	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, statusOps, exchangeOps, scatteredOps, reserveOps, opcodeOps, eraseOps, logOps, diagnosticOps, infoOps, copyOps, atomicOps, aluaOps, badOps, zoneOps, streamOps)
+	return slices.Concat(primaryOps, modeOps, mediumOps, blockOps, verifyOps, provisionOps, statusOps, exchangeOps, scatteredOps, reserveOps, opcodeOps, eraseOps, logOps, diagnosticOps, infoOps, copyOps, copyResultOps, odxOps, atomicOps, aluaOps, badOps, zoneOps, streamOps)
 }
 
 // newTable makes the table for d.
