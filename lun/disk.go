@@ -146,6 +146,7 @@ type Disk struct {
 	// replaced, never changed.
 	settings atomic.Pointer[Settings]
 
+	cuts     atomic.Uint32 // where LosePower began and ended
 	erasures atomic.Uint32 // FORMAT UNITs and SANITIZEs that have begun
 
 	protectedAs atomic.Uint32 // see protectionType
@@ -388,8 +389,13 @@ func (d *Disk) Execute(c *Command) {
 			return
 		}
 	}
+	cuts := d.cuts.Load()
 	if s := e.run(d, n, c); s.Key != NoSense {
 		d.fail(c, s)
+	}
+	if d.cuts.Load() != cuts && c.Status == Good {
+		// What it says may be gone.
+		d.fail(c, Sense{Key: UnitAttention, Code: ASCPowerOnOrReset})
 	}
 }
 

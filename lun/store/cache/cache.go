@@ -75,6 +75,23 @@ func (s *Store) Resize(size int64) error {
 // may have to make room, and a power cut can leave half of one behind.
 func (s *Store) Blocking() bool { return true }
 
+// Used implements [store.Pool] for a store below that does. What is in the cache
+// only isn't counted.
+func (s *Store) Used() int64 {
+	if p, ok := s.below.(store.Pool); ok {
+		return p.Used()
+	}
+	return 0
+}
+
+// Limit implements [store.Pool], likewise. It is 0 for a store below that has no limit.
+func (s *Store) Limit() int64 {
+	if p, ok := s.below.(store.Pool); ok {
+		return p.Limit()
+	}
+	return 0
+}
+
 // Dirty returns how many bytes would be lost if the power went now.
 func (s *Store) Dirty() int64 {
 	s.mu.Lock()

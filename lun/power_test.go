@@ -1,0 +1,76 @@
+package lun_test
+
+import (
+	"sync"
+	"testing"
+
+	"lunlab/lun"
+	"lunlab/lun/store/cache"
+)
+
+func TestLosePower(t *testing.T) {
+	s := cache.New(mustMem(t, 1<<20), 0)
+	h := hostOf(t, s, lun.DiskOptions{})
+	o := h.other("b")
+	h.aptplRegister(0, 1, 0).good()
+	h.prOut(prReserve, 1, 1, 0).good()
+	h.do("1b 00 00 00 00 00", nil, 0).good() // STOP
+	o.run(transfer(0x2a, 0, 1, 0), make([]byte, 512), 0).conflict()
+	h.selectPage(0, "0a0a 041000400000000000 00").good()
+	if err := h.disk.LosePower(func() error { return s.PowerCut(nil) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []*host{h, o} {
+		x.do(testReady, nil, 0).attention(lun.ASCPowerOnOrReset)
+		x.run(transfer(0x2a, 0, 1, 0), make([]byte, 512), 0).good()
+	}
+	if keys := h.keys(); len(keys) != 0 {
+		t.Errorf("keys %#x after a power cut", keys)
+	}
+}
+
+// TestLosePowerMeanwhile cuts the power while others write. What they were told
+// is durable is there.
+func TestLosePowerMeanwhile(t *testing.T) {
+	s := cache.New(mustMem(t, 1<<20), 16<<10)
+	h := hostOf(t, s, lun.DiskOptions{})
+	var writers sync.WaitGroup
+	stop := make(chan struct{})
+	const blocks = 4
+	var durable [blocks]byte
+	for lba := range durable {
+		x := h.other(string(rune('b' + lba)))
+		writers.Go(func() {
+			data := make([]byte, 512)
+			for i := byte(1); ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for at := range data {
+					data[at] = i
+				}
+				flags := (i & 1) << 3
+				if x.run(transfer(0x2a, uint64(lba), 1, flags), data, 0).status != lun.Good {
+					continue
+				}
+				if flags == 0 {
+					continue // not durable, and overwritten next
+				}
+				durable[lba] = i
+				if a := x.run(transfer(0x28, uint64(lba), 1, 0), nil, 512); a.status == lun.Good && a.data[0] != i {
+					t.Errorf("block %d holds %d, and %d was durable", lba, a.data[0], i)
+					return
+				}
+			}
+		})
+	}
+	for range 300 {
+		if err := h.disk.LosePower(func() error { return s.PowerCut(nil) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	writers.Wait()
+}
