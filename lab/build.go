@@ -6,16 +6,15 @@ import (
 
 	"lunlab/lun"
 	"lunlab/lun/fault"
-	"lunlab/lun/store"
-	"lunlab/lun/store/file"
 	"lunlab/lun/store/mem"
-	"lunlab/lun/store/null"
 )
 
 // Lab is a configuration whose LUNs are open.
 type Lab struct {
 	Config *Config
 	LUNs   []*Unit // in the order of the file
+
+	rooms map[string]*mem.Room // of the pools, by name
 }
 
 // Unit is an open LUN.
@@ -26,6 +25,8 @@ type Unit struct {
 
 	// Faults is what commands go to: the disk, behind its faults.
 	Faults *fault.Unit
+
+	lies *lies
 }
 
 // Build opens all LUNs. On an error, none is open.
@@ -33,26 +34,18 @@ type Unit struct {
 // abort is called when a PREEMPT AND ABORT takes the nexus off the LUN: all its
 // tasks for it are to be aborted. It may be nil where a LUN has but one nexus.
 func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, error) {
-	l := &Lab{Config: c}
+	l := &Lab{Config: c, rooms: map[string]*mem.Room{}}
+	for _, p := range c.Pools {
+		l.rooms[p.Name] = mem.NewRoom(p.Size)
+	}
 	for _, t := range c.Targets {
 		copies := t.copies()
 		for _, u := range t.LUNs {
-			disk, err := u.open(copies, func(n *lun.Nexus) {
-				if abort != nil {
-					abort(t, u.Number, n)
-				}
-			})
+			x, err := l.open(t, u, copies, abort)
 			if err != nil {
-				err = fmt.Errorf("%s:%d:%d: LUN %d of %s: %w", c.Path, u.Store.at.line, u.Store.at.column, u.Number, t.Name, err)
 				return nil, errors.Join(err, l.Close())
 			}
-			x := &Unit{Target: t, Config: u, Disk: disk, Faults: fault.New(disk)}
 			l.LUNs = append(l.LUNs, x)
-			for _, r := range u.Faults {
-				if _, err := x.Faults.Add(r); err != nil {
-					return nil, errors.Join(err, l.Close())
-				}
-			}
 		}
 	}
 	return l, nil
@@ -68,6 +61,21 @@ func (t *Target) copies() *lun.CopySet {
 		}
 	}
 	return new(lun.CopySet)
+}
+
+// ErrNoCache says that a LUN has nothing to lose when the power goes.
+var ErrNoCache = errors.New("the LUN has no cache: its store has no key cache")
+
+// CutPower has the LUN lose what its cache holds, as a disk does whose power goes
+// and comes back: what was not flushed or written with FUA, but for the blocks
+// that survives tells of by their offset in the store (see [cache.Store.PowerCut]).
+// Initiators learn of it by the unit attention POWER ON OCCURRED, and everything
+// volatile is as at first. Commands that run meanwhile may be lost or not.
+func (u *Unit) CutPower(survives func(off int64) bool) error {
+	if u.lies.cache == nil {
+		return ErrNoCache
+	}
+	return u.Disk.LosePower(func() error { return u.lies.cache.PowerCut(survives) })
 }
 
 // Of returns the units of a target.
@@ -93,17 +101,43 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-func (u *LUN) open(copies *lun.CopySet, abort func(*lun.Nexus)) (*lun.Disk, error) {
-	s, err := u.Store.open(u.ReadOnly)
-	if err != nil {
-		return nil, err
+// open opens a LUN. abort is that of Build.
+func (l *Lab) open(t *Target, u *LUN, copies *lun.CopySet, abort func(*Target, int, *lun.Nexus)) (*Unit, error) {
+	fail := func(err error) (*Unit, error) {
+		return nil, fmt.Errorf("%s:%d:%d: LUN %d of %s: %w", l.Config.Path, u.Store.at.line, u.Store.at.column, u.Number, t.Name, err)
 	}
+	s, err := u.Store.open(u.ReadOnly, l.rooms)
+	if err != nil {
+		return fail(err)
+	}
+	o := u.options(t)
+	o.Copies = copies
+	o.AbortTasks = func(n *lun.Nexus) {
+		if abort != nil {
+			abort(t, u.Number, n)
+		}
+	}
+	d, err := lun.NewDisk(s.top, o)
+	if err != nil {
+		return fail(errors.Join(err, s.top.Close()))
+	}
+	x := &Unit{Target: t, Config: u, Disk: d, Faults: fault.New(d), lies: s}
+	for _, r := range u.Faults {
+		if _, err := x.Faults.Add(r); err != nil {
+			return fail(errors.Join(err, d.Close()))
+		}
+	}
+	return x, nil
+}
+
+// options are those of the disk that a LUN of t is.
+func (u *LUN) options(t *Target) lun.DiskOptions {
 	o := lun.DiskOptions{
 		BlockSize: u.BlockSize, PhysicalExponent: u.PhysicalExponent, LowestAligned: u.LowestAligned,
-		Vendor: u.Vendor, Product: u.Product, Revision: u.Revision, Serial: u.Serial, NAA: u.NAA,
-		Thin: u.Thin, ReadOnly: u.ReadOnly, WriteThrough: u.WriteThrough, Removable: u.Removable,
-		RotationRate: u.RotationRate, EraseTime: u.EraseTime, AbortTasks: abort, Copies: copies,
-		UnmapBy: u.UnmapBy, Protectable: u.Protectable, Protection: u.Protection,
+		Vendor: u.Vendor, Product: u.Product, Revision: u.Revision, Serial: u.Serial, NAA: u.NAA, EUI: u.EUI,
+		Thin: u.Thin, UnmapBy: u.UnmapBy, Unzeroed: u.Unzeroed, SoftThreshold: u.SoftThreshold,
+		Protectable: u.Protectable, Protection: u.Protection, ReadOnly: u.ReadOnly, WriteThrough: u.WriteThrough,
+		Removable: u.Removable, RotationRate: u.RotationRate, FormFactor: u.FormFactor, EraseTime: u.EraseTime, Streams: u.Streams,
 	}
 	if o.BlockSize == 0 {
 		o.BlockSize = 512
@@ -112,21 +146,22 @@ func (u *LUN) open(copies *lun.CopySet, abort func(*lun.Nexus)) (*lun.Disk, erro
 	if o.Product == "" && u.Store.Kind == Memory {
 		o.Product = "memory"
 	}
-	d, err := lun.NewDisk(s, o)
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
+	if z := u.Zones; z != nil {
+		o.Zones = &lun.ZoneOptions{Size: uint64(z.Size) / uint64(o.BlockSize), Conventional: z.Conventional, MaxOpen: z.MaxOpen}
 	}
-	return d, nil
+	if a := u.alua(t); a != nil {
+		o.PortGroups, o.ExplicitAccess = a.Groups, a.Explicit
+	}
+	if u.State != "" {
+		o.Memory = lun.StateFile(u.State)
+	}
+	return o
 }
 
-func (s *Store) open(readOnly bool) (store.Store, error) {
-	switch s.Kind {
-	case Memory:
-		return mem.NewLimited(s.Size, s.Limit)
-	case File:
-		return file.Open(s.Path, file.Options{Size: s.Size, ReadOnly: readOnly, Direct: s.Direct})
-	case Null:
-		return null.New(s.Size)
+// alua is that of a LUN of t, nil if there is none.
+func (u *LUN) alua(t *Target) *ALUA {
+	if u.ALUA != nil {
+		return u.ALUA
 	}
-	return nil, fmt.Errorf("no store of kind %q", s.Kind)
+	return t.ALUA
 }

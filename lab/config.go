@@ -26,14 +26,27 @@ type Config struct {
 	Path string
 
 	ISCSI   ISCSI
+	Pools   []*Pool
 	Targets []*Target
+}
+
+// Pool is memory that the thin LUNs of several stores share.
+type Pool struct {
+	Name string
+	Size int64 // in bytes
 }
 
 // ISCSI holds what concerns all iSCSI targets.
 type ISCSI struct {
-	Listen        []string // ADDRESS:PORT
-	DiscoveryCHAP *CHAP    // nil: discovery without authentication
-	ISNS          *ISNS    // nil: the targets are registered nowhere
+	Listen        []Portal
+	ISNS          *ISNS // nil: the targets are registered nowhere
+	DiscoveryCHAP *CHAP // nil: discovery without authentication
+}
+
+// Portal is an address to listen on, as a member of a portal group.
+type Portal struct {
+	Address string // ADDRESS:PORT
+	Group   uint16 // its tag, 1 to 65535, which is also the relative target port identifier
 }
 
 // Target is a set of LUNs that share limits: a SCSI host of tcm_loop, an iSCSI
@@ -43,6 +56,7 @@ type Target struct {
 	Limits Limits
 	Loop   Loop
 	ISCSI  ISCSITarget
+	ALUA   *ALUA // of LUNs that have none of their own; nil: all ports are alike
 	LUNs   []*LUN
 }
 
@@ -65,6 +79,9 @@ type ISCSITarget struct {
 	Alias    string
 	Access   []Access  // empty: anyone
 	Redirect *Redirect // nil: nowhere
+
+	// PortalGroups are those by which it is reached. Empty: all.
+	PortalGroups []uint16
 }
 
 // LUN describes a logical unit. For the meaning of most fields see
@@ -81,14 +98,22 @@ type LUN struct {
 	Revision         string
 	Serial           string
 	NAA              []byte
+	EUI              []byte
 	Thin             bool
 	UnmapBy          lun.Unmapping
+	Unzeroed         bool
+	SoftThreshold    int64 // in bytes
 	Protectable      bool
 	Protection       uint8
 	ReadOnly         bool
 	WriteThrough     bool
 	Removable        bool
 	RotationRate     uint16
+	FormFactor       uint8
+	Streams          uint8
+	Zones            *Zones // nil: not zoned
+	ALUA             *ALUA  // nil: the target's
+	State            string // path of the file that keeps what outlives a restart, "": nothing does
 	MaxTransfer      uint64 // in bytes, up to 32 MiB
 	EraseTime        time.Duration
 	Faults           []*fault.Rule // in force from the beginning
@@ -103,17 +128,47 @@ const (
 	Memory StoreKind = "mem"
 	File   StoreKind = "file"
 	Null   StoreKind = "null"
+	NBD    StoreKind = "nbd"
 )
+
+// Zones divide a LUN into zones. Sizes are in bytes. See [lunlab/lun.ZoneOptions].
+type Zones struct {
+	Size         int64
+	Conventional int
+	MaxOpen      int
+
+	at pos
+}
 
 // Store is what a LUN lies on.
 type Store struct {
-	Kind   StoreKind
-	Size   int64  // in bytes; 0 for a file: as large as it is
-	Limit  int64  // of a memory store: bytes that it may take, 0 for no limit
-	Path   string // of a file, absolute or from the working directory
-	Direct bool   // of a file: past the page cache
+	Kind  StoreKind
+	Size  int64 // in bytes; 0 for a file or an NBD export: as large as it is
+	Cache int64 // bytes of a volatile cache in front of it, 0 for none
+
+	// Of a memory store.
+	Limit int64  // bytes that it may take, 0 for no limit
+	Pool  string // the pool that they are taken from, "" for none
+
+	// Of a file.
+	Path   string // absolute or from the working directory
+	Direct bool   // past the page cache
+
+	// Of an NBD export. See [lunlab/lun/store/nbd.Options].
+	Address     string
+	Connections int
+	Timeout     time.Duration
+	Reconnect   time.Duration
+	TLS         *TLS // nil: what the system trusts
 
 	at pos
+}
+
+// TLS says whom a connection to an NBD server trusts. They are paths of PEM files.
+type TLS struct {
+	CA         string // "": what the system trusts
+	Cert, Key  string // our own, "" for none
+	ServerName string // "": the host of the address
 }
 
 // pos is a place in the file, both from 1.

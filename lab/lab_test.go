@@ -36,12 +36,14 @@ func load(t *testing.T, content string) *lab.Config {
 
 func TestLoad(t *testing.T) {
 	c := load(t, `
-iscsi: {listen: ["127.0.0.1:3260", "[::1]:0"], isns: {server: "isns.example:3206", entity: lab1, inquiries: true}}
+iscsi: {listen: ["127.0.0.1:3260", {address: "[::1]:0", group: 2}], isns: {server: "isns.example:3206", entity: lab1, inquiries: true}}
+pools: [{name: p, size: 1MiB}]
 targets:
   - name: a
     limits: {can_queue: 64, cmd_per_lun: 32, hw_queues: 2}
     loop: {wwn: naa.500140500000010A}
-    iscsi: {name: "iqn.2026-01.example:a", alias: A}
+    iscsi: {name: "iqn.2026-01.example:a", alias: A, portal_groups: [1, 2]}
+    alua: {explicit: true, groups: [{id: 3, portal_groups: [1, 2], state: standby, preferred: true}]}
     luns:
       - lun: 3
         store: {kind: mem, size: 64GiB, limit: 1048576}
@@ -53,6 +55,12 @@ targets:
         revision: 1.0
         serial: 0123
         naa: naa.60014050000000000000000000000001
+        eui: eui.0102030405060708
+        lbprz: false
+        soft_threshold: 512KiB
+        form_factor: <1.8
+        streams: 8
+        state: /s
         thin: true
         unmap_by: [unmap, write_same_10]
         protection: 1
@@ -67,6 +75,12 @@ targets:
       - {lun: 0, count: 3, store: &s {kind: null, size: 512}}
       - lun: 9
         store: *s
+        alua: {groups: [{id: 1, portal_groups: [1]}]}
+      - lun: 10
+        store: {kind: nbd, address: "nbd://h/x", connections: 2, timeout: 1s, reconnect: 1m, cache: 1MiB}
+      - lun: 11
+        store: {kind: mem, size: 1MiB, pool: p}
+        zones: {size: 128KiB, conventional: 1, max_open: 2}
 `)
 	naa := make([]byte, 16)
 	copy(naa, "\x60\x01\x40\x50")
@@ -76,24 +90,30 @@ targets:
 		{
 			Name: "a", Limits: lab.Limits{CanQueue: 64, CmdPerLUN: 32, HWQueues: 2},
 			Loop:  lab.Loop{WWN: "naa.500140500000010a"},
-			ISCSI: lab.ISCSITarget{Name: "iqn.2026-01.example:a", Alias: "A"},
+			ISCSI: lab.ISCSITarget{Name: "iqn.2026-01.example:a", Alias: "A", PortalGroups: []uint16{1, 2}},
+			ALUA:  &lab.ALUA{Explicit: true, Groups: []lun.PortGroup{{ID: 3, Ports: []uint16{1, 2}, State: lun.Standby, Preferred: true}}},
 			LUNs: []*lab.LUN{{
 				Number: 3, Store: lab.Store{Kind: lab.Memory, Size: 64 << 30, Limit: 1 << 20},
 				BlockSize: 4096, PhysicalExponent: 2, LowestAligned: 1, Vendor: "V", Product: "P", Revision: "1.0",
-				Serial: "0123", NAA: naa, Thin: true, UnmapBy: lun.ByUnmap | lun.ByWriteSame10,
+				Serial: "0123", NAA: naa, EUI: []byte{1, 2, 3, 4, 5, 6, 7, 8}, Thin: true, Unzeroed: true, SoftThreshold: 512 << 10,
+				FormFactor: 5, Streams: 8, State: "/s", UnmapBy: lun.ByUnmap | lun.ByWriteSame10,
 				Protectable: true, Protection: 1, ReadOnly: true, WriteThrough: true, Removable: true,
 				RotationRate: 7200, MaxTransfer: 1 << 20, EraseTime: 1500 * time.Millisecond,
 			}},
 		},
-		{Name: "b", LUNs: []*lab.LUN{{Number: 0, Store: null}, {Number: 1, Store: null}, {Number: 2, Store: null}, {Number: 9, Store: null}}},
+		{Name: "b", LUNs: []*lab.LUN{{Number: 0, Store: null}, {Number: 1, Store: null}, {Number: 2, Store: null},
+			{Number: 9, Store: null, ALUA: &lab.ALUA{Groups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}}},
+			{Number: 10, Store: lab.Store{Kind: lab.NBD, Address: "nbd://h/x", Connections: 2, Timeout: time.Second, Reconnect: time.Minute, Cache: 1 << 20}},
+			{Number: 11, Store: lab.Store{Kind: lab.Memory, Size: 1 << 20, Pool: "p"}, Zones: &lab.Zones{Size: 128 << 10, Conventional: 1, MaxOpen: 2}},
+		}},
 	}
-	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{})); diff != "" {
+	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{}, lab.Zones{})); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(&lab.ISNS{Server: "isns.example:3206", Entity: "lab1", Inquiries: true}, c.ISCSI.ISNS); diff != "" {
 		t.Errorf("isns (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"127.0.0.1:3260", "[::1]:0"}, c.ISCSI.Listen); diff != "" {
+	if diff := cmp.Diff([]lab.Portal{{Address: "127.0.0.1:3260", Group: 1}, {Address: "[::1]:0", Group: 2}}, c.ISCSI.Listen); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -105,20 +125,20 @@ func TestMistakes(t *testing.T) {
 	}
 	store := func(s string) string { return "targets:\n- name: a\n  luns:\n  - lun: 0\n    store: " + s }
 	for _, tt := range []struct{ yaml, want string }{
-		{"", `1:1: the file is nothing; want a mapping with the keys iscsi, targets`},
-		{"# nothing\n", `1:1: the file is nothing; want a mapping with the keys iscsi, targets`},
-		{"[]", `1:1: the file is a list; want a mapping with the keys iscsi, targets`},
+		{"", `1:1: the file is nothing; want a mapping with the keys iscsi, pools, targets`},
+		{"# nothing\n", `1:1: the file is nothing; want a mapping with the keys iscsi, pools, targets`},
+		{"[]", `1:1: the file is a list; want a mapping with the keys iscsi, pools, targets`},
 		{"target: []", `1:1: unknown key "target" in the file; did you mean "targets"?` + "\n" + `1:1: the file has no "targets"`},
 		{"targets: []", `1:10: targets is a list; want a list with one or more items, each after a dash`},
 		{"targets: 5", `1:10: targets is "5"; want a list with one or more items, each after a dash`},
-		{"targets: [a]", `1:11: a target is "a"; want a mapping with the keys name, limits, loop, iscsi, luns`},
+		{"targets: [a]", `1:11: a target is "a"; want a mapping with the keys name, limits, loop, iscsi, alua, luns`},
 		{"targets:\n- name: a\n", `2:3: a target has no "luns"`},
 		{"targets:\n- name: a b\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `2:9: name is "a b"; want 1 to 32 letters, digits, '.', '_' or '-'`},
 		{"a: b: c", `1:4: not YAML: mapping value is not allowed in this context`},
 		{"targets: [", `1:10: not YAML: sequence end token ']' not found`},
 		{"---\ntargets: []\n---\nx: 1\n", `3:1: a second document begins here; a lab.yaml has one`},
 		{lun("blocksize: 512"), `6:5: unknown key "blocksize" in a LUN; did you mean "block_size"?`},
-		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, thin, unmap_by, protection, read_only, write_cache, removable, rotation_rate, max_transfer, erase_time`},
+		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, eui, thin, lbprz, soft_threshold, unmap_by, protection, read_only, write_cache, removable, rotation_rate, form_factor, streams, zones, alua, state, max_transfer, erase_time, faults`},
 		{lun("block_size: 1024"), `6:17: block_size is 1024; want 512 or 4096`},
 		{lun("block_size: 4K"), `6:17: block_size is 4K; want a number from 512 to 4096`},
 		{lun("block_size: [512]"), `6:17: block_size is a list; want a number from 512 to 4096`},
@@ -143,15 +163,15 @@ func TestMistakes(t *testing.T) {
 		{lun("!!str vendor: x"), `6:5: unknown key "!!str" in a LUN; its keys are lun, count,`},
 		{lun("<<: {thin: true}"), `6:5: merge keys (<<) are not supported; write the keys out`},
 		{lun("vendor: *x"), `6:13: no anchor &x comes before this`},
-		{store("mem"), `5:12: store is "mem"; want a mapping with the keys kind, size, limit, path, direct`},
+		{store("mem"), `5:12: store is "mem"; want a mapping with the keys kind, size, limit, pool, path, direct, address, connections, timeout, reconnect, tls, cache`},
 		{store("{size: 1}"), `5:12: store has no "kind"`},
-		{store("{kind: ram, size: 512}"), `5:19: kind is ram; want mem, file or "null"`},
+		{store("{kind: ram, size: 512}"), `5:19: kind is ram; want mem, file, nbd or "null"`},
 		{store("{kind: mem}"), `5:12: the store has no size; want a size such as 64GiB, in bytes or with the unit KiB, MiB, GiB, TiB or PiB (powers of 1024)`},
 		{store("{kind: mem, size: 1GB}"), `5:30: size is 1GB; want a size such as 64GiB, in bytes or with the unit KiB, MiB, GiB, TiB or PiB (powers of 1024)`},
 		{store("{kind: mem, size: -1}"), `5:30: size is -1; want a size such as`},
 		{store("{kind: mem, size: 9999999999GiB}"), `5:30: size is 9999999999GiB; want a size such as`},
 		{store("{kind: mem, size: 700}"), `5:12: the store has 700 bytes; want a number of 512-byte blocks`},
-		{store("{kind: mem, size: 512, path: x}"), `5:41: a mem store has no path; its keys are kind, size, limit`},
+		{store("{kind: mem, size: 512, path: x}"), `5:41: a mem store has no path; its keys are kind, size, limit, pool, cache`},
 		{store("{kind: file}"), `5:12: the store has no path; want that of a file or block device`},
 		{store("{kind: file, path: gone.img}"), `5:31: there is no file DIR/gone.img; make it, or give a size to have it made`},
 		{store("{kind: file, path: no/gone.img, size: 1MiB}"), `5:31: there is no folder DIR/no for the file; make it`},
@@ -164,6 +184,32 @@ func TestMistakes(t *testing.T) {
 		{"targets:\n- name: a\n  iscsi: {name: disk}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:17: name is disk; want an iSCSI name in lower case, such as iqn.2026-01.example.lunlab:disks`},
 		{"iscsi: {isns: {server: 'a b'}}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:24: server is "a b"; want HOST or HOST:PORT of an iSNS server, such as 192.0.2.9`},
 		{"iscsi: {listen: [localhost]}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:18: listen is localhost; want ADDRESS:PORT such as 127.0.0.1:3260 or [::1]:3260`},
+		{lun("thin: true\n    soft_threshold: 1KiB"), `7:21: soft_threshold is for a store whose room is limited; give it a limit or a pool, or leave soft_threshold out`},
+		{lun("lbprz: false"), `6:12: lbprz is for a LUN that is thin`},
+		{lun("eui: 12"), `6:10: eui is 12; want 16, 24 or 32 hexadecimal digits`},
+		{lun("form_factor: 8"), `6:18: form_factor is 8; want one of, in inches: 1.8, 2.5, 3.5, 5.25, <1.8`},
+		{lun("streams: 1"), `6:14: streams is 1; want a number from 2 to 64`},
+		{lun("state: no/s"), `6:12: there is no folder DIR/no for the state; make it`},
+		{lun("state: s\n  - {lun: 1, state: s, store: {kind: mem, size: 512}}"), `7:21: state file DIR/s is taken already, in line 6; it has to be unique`},
+		{lun("zones: {conventional: 1}"), `6:12: zones has no "size"`},
+		{lun("zones: {size: 1000}"), `6:12: zones have 1000 bytes; want a number of 512-byte blocks`},
+		{lun("zones: {size: 512KiB, conventional: 3}"), `6:12: 3 conventional zones of 2; want as many at the most`},
+		{lun("zones: {size: 2MiB}"), `6:12: zones of 2097152 bytes in a store of 1048576 make 0 zones; want 1 to 1048576`},
+		{lun("thin: true\n    zones: {size: 512KiB}"), `7:12: a zoned LUN can be neither thin nor have protection; leave them out`},
+		{store("{kind: file, path: x, size: 1MiB}\n    zones: {size: 512KiB}"), `6:12: a zoned LUN needs a store in memory, without a cache`},
+		{lun("alua: {groups: []}"), `6:20: groups is a list; want a list with one or more items`},
+		{lun("alua: {groups: [{id: 1, portal_groups: [1], state: active}]}"), `6:56: state is active; want one of active-nonoptimized, active-optimized, standby, transitioning, unavailable`},
+		{lun("alua: {groups: [{id: 1, portal_groups: [1]}, {id: 1, portal_groups: [1]}]}"), `6:55: group 1 is there already, in line 6; it has to be unique` + "\n" + `6:74: portal group 1 is there already, in line 6; it has to be unique`},
+		{store("{kind: nbd}"), `5:12: the store has no address; want nbd://HOST:PORT/EXPORT, nbd+unix:///EXPORT?socket=/PATH, or nbds for TLS`},
+		{store("{kind: nbd, address: x}"), `5:33: x doesn't begin with nbd:, nbds:, nbd+unix: or nbds+unix: as it has to; want nbd://HOST`},
+		{store("{kind: nbd, address: \"nbd://h/\", size: 1MiB}"), `5:51: a nbd store has no size; its keys are kind, address, connections, timeout, reconnect, tls, cache`},
+		{store("{kind: nbd, address: \"nbd://h/\", tls: {ca: gone.pem, cert: lab.yaml}}"), `5:50: tls has only one of cert and key; want both or neither` + "\n" + `5:50: tls is for an address that begins with nbds; make it one, or leave tls out` + "\n" + `5:55: ca: stat DIR/gone.pem: no such file or directory`},
+		{store("{kind: nbd, address: \"nbd://h/\", connections: 17}"), `5:58: connections is 17; want a number from 1 to 16`},
+		{store("{kind: nbd, address: \"nbd://h/\"}\n  - {lun: 1, store: {kind: nbd, address: \"nbd://h/\"}}"), `6:21: export nbd://h/ is another LUN's already, in line 5`},
+		{store("{kind: mem, size: 512, pool: p}"), `5:41: there is no pool p; put one into pools`},
+		{"pools: [{name: q, size: 1MiB}]\n" + store("{kind: mem, size: 512, limit: 512, pool: p}"), `6:42: a store in a pool has no limit of its own; give the pool a size, or leave pool out` + "\n" + `6:53: there is no pool p; those in pools are q`},
+		{"pools: [{name: q, size: 1MiB}, {name: q, size: 1MiB}]\n" + store("{kind: mem, size: 512}"), `1:39: pool q is taken already, in line 1; it has to be unique`},
+		{"iscsi: {listen: [{address: \"127.0.0.1:3260\", group: 0}, \"127.0.0.1:3260\"]}\n" + store("{kind: mem, size: 512}"), `1:53: group is 0; want a number from 1 to 65535` + "\n" + `1:57: listen 127.0.0.1:3260 is taken already, in line 1; it has to be unique`},
 		{"targets:\n- &t\n  name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}\n- *t", `3:9: name a is taken already, in line 3; it has to be unique`},
 	} {
 		path := write(t, tt.yaml)
@@ -197,10 +243,18 @@ func TestNoFile(t *testing.T) {
 // TestExample loads the example, opens its LUNs, and looks for every key in it.
 func TestExample(t *testing.T) {
 	c := load(t, string(lab.Example))
-	_, err := lab.Load(write(t, "targets:\n- name: a\n  luns:\n  - {k: 1, store: {k: 1}}\n  limits: {k: 1}\n  loop: {k: 1}\n  iscsi: {k: 1}\n  k: 1\niscsi: {k: 1}\nk: 1\n"))
-	keys := regexp.MustCompile(`its keys are (.*)`).FindAllStringSubmatch(err.Error(), -1)
-	if len(keys) != 8 {
-		t.Fatalf("keys of %d mappings, want 8: %v", len(keys), err)
+	var keys [][]string
+	for _, yaml := range []string{
+		"k: 1\niscsi: {k: 1, isns: {k: 1}, listen: [{k: 1}]}\npools: [{k: 1}]\n",
+		"targets:\n- k: 1\n  limits: {k: 1}\n  loop: {k: 1}\n  iscsi: {k: 1, access: [{k: 1, chap: {k: 1}}], redirect: {k: 1}}\n",
+		"targets:\n- luns: [{k: 1, store: {k: 1, tls: {k: 1}}, zones: {k: 1}, alua: {k: 1, groups: [{k: 1}]}}]\n",
+	} {
+		_, err := lab.Load(write(t, yaml))
+		if unknown, listed := strings.Count(err.Error(), "unknown key"), regexp.MustCompile(`its keys are (.*)`).FindAllStringSubmatch(err.Error(), -1); unknown != len(listed) || unknown != strings.Count(yaml, "k: 1") {
+			t.Fatalf("not all keys are told: %v", err)
+		} else {
+			keys = append(keys, listed...)
+		}
 	}
 	for _, k := range keys {
 		for _, key := range strings.Split(k[1], ", ") {
@@ -213,8 +267,8 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(l.LUNs); n != 19 {
-		t.Errorf("%d LUNs, want 19", n)
+	if n := len(l.LUNs); n != 21 {
+		t.Errorf("%d LUNs, want 21", n)
 	}
 	if u := l.Of(c.Targets[0])[0]; u.Disk.Blocks() != 64<<30/512 || u.Disk.Options().Serial != "lab-0001" || u.Disk.Options().PhysicalExponent != 3 {
 		t.Errorf("LUN 0: %d blocks, %+v", u.Disk.Blocks(), u.Disk.Options())
@@ -225,6 +279,24 @@ func TestExample(t *testing.T) {
 	fi, err := os.Stat(filepath.Join(filepath.Dir(c.Path), "disk1.img"))
 	if err != nil || fi.Size() != 10<<30 {
 		t.Errorf("the file: %v, %v; want 10 GiB", fi, err)
+	}
+}
+
+// What is off in the example is right too.
+func TestExampleOff(t *testing.T) {
+	all := strings.ReplaceAll(string(lab.Example), "\n#:", "\n")
+	path := write(t, all)
+	for _, name := range []string{"ca.pem", "client.pem", "client.key"} {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := lab.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := c.Targets[0].LUNs[4]; u.Store.Kind != lab.NBD || u.Store.TLS.ServerName != "nbd.example" || c.ISCSI.DiscoveryCHAP == nil || c.Targets[1].ISCSI.Redirect == nil {
+		t.Errorf("not all of it is there: %+v", u)
 	}
 }
 

@@ -319,7 +319,7 @@ func names(fields []field) string {
 
 // suggest says which key was meant, or all that there are.
 func suggest(key string, fields []field) string {
-	best, dist := "", 3
+	best, dist := "", min(3, len(key)) // a letter is like everything
 	for _, f := range fields {
 		if n := distance(key, f.name); n < dist {
 			best, dist = f.name, n

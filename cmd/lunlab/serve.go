@@ -75,6 +75,22 @@ func (o *serveOptions) config() (*lab.Config, error) {
 	return defaultLab(o.name), nil
 }
 
+// portals are where to listen: what the flags say, or else the configuration.
+func (o *serveOptions) portals(cfg *lab.Config) []lab.Portal {
+	listen := o.listen
+	if len(listen) == 0 && len(cfg.ISCSI.Listen) > 0 {
+		return cfg.ISCSI.Listen
+	}
+	if len(listen) == 0 {
+		listen = []string{defaultListen}
+	}
+	var portals []lab.Portal
+	for _, a := range listen {
+		portals = append(portals, lab.Portal{Address: a, Group: 1})
+	}
+	return portals
+}
+
 // serve serves until ctx ends, and then a while longer.
 func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err error) {
 	later, stopSignals := laterSignals(ctx)
@@ -87,13 +103,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	listen := o.listen
-	if len(listen) == 0 {
-		listen = cfg.ISCSI.Listen
-	}
-	if len(listen) == 0 {
-		listen = []string{defaultListen}
-	}
+	portals := o.portals(cfg)
 	served, err := openServed(cfg)
 	if err != nil {
 		return err
@@ -109,7 +119,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer srv.Close()
-	lns, err := listenAll(listen)
+	lns, err := listenAll(portals)
 	if err != nil {
 		return err
 	}
@@ -133,8 +143,8 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 
 	failed := make(chan error, len(lns))
 	var serving sync.WaitGroup
-	for _, ln := range lns {
-		serving.Go(func() { failed <- srv.Serve(ln) })
+	for i, ln := range lns {
+		serving.Go(func() { failed <- srv.ServeGroup(ln, portals[i].Group) })
 	}
 	defer func() {
 		srv.Close()
@@ -165,15 +175,15 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 }
 
 // listenAll listens on all addresses or on none.
-func listenAll(addresses []string) ([]net.Listener, error) {
+func listenAll(portals []lab.Portal) ([]net.Listener, error) {
 	var lns []net.Listener
-	for _, a := range addresses {
-		ln, err := net.Listen("tcp", a)
+	for _, p := range portals {
+		ln, err := net.Listen("tcp", p.Address)
 		if err != nil {
 			for _, ln := range lns {
 				ln.Close()
 			}
-			return nil, listenError(a, err)
+			return nil, listenError(p.Address, err)
 		}
 		lns = append(lns, ln)
 	}

@@ -65,7 +65,7 @@ func openServed(cfg *lab.Config) (*served, error) {
 		s.targets = append(s.targets, &iscsi.Target{
 			Name: name, Alias: t.ISCSI.Alias, Device: d,
 			CanQueue: t.Limits.CanQueue, HWQueues: min(t.Limits.HWQueues, maxConnections),
-			Access: accessOf(t), Redirect: (*iscsi.Redirect)(t.ISCSI.Redirect),
+			Access: accessOf(t), PortalGroups: t.ISCSI.PortalGroups, Redirect: (*iscsi.Redirect)(t.ISCSI.Redirect),
 		})
 	}
 	return s, nil
@@ -135,6 +135,11 @@ func describe(u *lab.LUN) string {
 		}
 	case lab.Null:
 		s += " of nothing"
+	case lab.NBD:
+		s = u.Store.Address
+	}
+	if u.Store.Cache > 0 {
+		s += ", behind " + lab.FormatSize(uint64(u.Store.Cache)) + " of cache"
 	}
 	if u.Thin {
 		s += ", thin"

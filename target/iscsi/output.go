@@ -41,7 +41,6 @@ type output struct {
 	keep        bool
 	recoverable bool
 	kept        []sent
-	forgot      bool // some of it, for want of room
 	keptBytes   int
 
 	// writeSince is when the write under way began, in Unix nanoseconds, 0 if

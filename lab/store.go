@@ -1,0 +1,88 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"time"
+
+	"lunlab/lun/store"
+	"lunlab/lun/store/cache"
+	"lunlab/lun/store/file"
+	"lunlab/lun/store/mem"
+	"lunlab/lun/store/nbd"
+	"lunlab/lun/store/null"
+)
+
+// lies is what a LUN lies on.
+type lies struct {
+	top   store.Store  // which the disk uses
+	cache *cache.Store // the same, if it is one
+}
+
+// openTime is how long an NBD server may take until it is connected to.
+const openTime = 30 * time.Second
+
+// open opens a store. rooms are those of the pools.
+func (s *Store) open(readOnly bool, rooms map[string]*mem.Room) (*lies, error) {
+	below, err := s.openBelow(readOnly, rooms)
+	if err != nil {
+		return nil, err
+	}
+	if s.Cache == 0 {
+		return &lies{top: below}, nil
+	}
+	c := cache.New(below, s.Cache)
+	return &lies{top: c, cache: c}, nil
+}
+
+func (s *Store) openBelow(readOnly bool, rooms map[string]*mem.Room) (store.Store, error) {
+	switch s.Kind {
+	case Memory:
+		if s.Pool != "" {
+			return rooms[s.Pool].New(s.Size)
+		}
+		return mem.NewLimited(s.Size, s.Limit)
+	case File:
+		return file.Open(s.Path, file.Options{Size: s.Size, ReadOnly: readOnly, Direct: s.Direct})
+	case Null:
+		return null.New(s.Size)
+	case NBD:
+		config, err := s.TLS.config()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeoutCause(context.Background(), openTime, fmt.Errorf("not connected within %v", openTime))
+		defer cancel()
+		return nbd.Open(ctx, s.Address, nbd.Options{Connections: s.Connections, Timeout: s.Timeout, Reconnect: s.Reconnect, TLS: config})
+	}
+	return nil, fmt.Errorf("no store of kind %q", s.Kind)
+}
+
+// config reads the files. It returns nil for what the system trusts.
+func (t *TLS) config() (*tls.Config, error) {
+	if t == nil {
+		return nil, nil
+	}
+	c := &tls.Config{ServerName: t.ServerName}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		own, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, err
+		}
+		c.Certificates = []tls.Certificate{own}
+	}
+	return c, nil
+}
