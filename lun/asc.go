@@ -51,6 +51,7 @@ const (
 	ASCMediumMayHaveChanged              = 0x2800
 	ASCPowerOnOrReset                    = 0x2900
 	ASCBusDeviceReset                    = 0x2903
+	ASCNexusLoss                         = 0x2907
 	ASCModeParametersChanged             = 0x2a01
 	ASCLogParametersChanged              = 0x2a02
 	ASCReservationsPreempted             = 0x2a03

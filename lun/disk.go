@@ -162,6 +162,7 @@ type Disk struct {
 	anchored blockSet // unmapped, with room of their own
 	zones    *zones   // nil unless zoned
 	pool     *pool    // nil unless the room is limited
+	tasks    TaskControl
 	count    counters
 	born     time.Time
 
@@ -348,6 +349,9 @@ func (d *Disk) Close() error {
 // Blocking implements [Unit].
 func (d *Disk) Blocking() bool { return d.blocking }
 
+// TaskControl implements [TaskController].
+func (d *Disk) TaskControl() *TaskControl { return &d.tasks }
+
 // DataLength implements [Unit].
 func (d *Disk) DataLength(cdb []byte) (out, in uint64) {
 	e, s := d.table.find(cdb)
@@ -368,6 +372,9 @@ func (d *Disk) Execute(c *Command) {
 			d.fail(c, a)
 			return
 		}
+	}
+	if s.Key == NoSense && c.CDB[e.control]&naca != 0 && !d.normalACA() {
+		s = InvalidField(e.control, 2)
 	}
 	if s.Key != NoSense {
 		d.fail(c, s)

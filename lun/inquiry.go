@@ -55,6 +55,9 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	}
 	b[2] = 0x06 // SPC-4, what initiators know to ask for
 	b[3] = 0x12 // HISUP, response data format 2
+	if d.normalACA() {
+		b[3] |= 0x20
+	}
 	b[4] = byte(len(b) - 5)
 	if notZoned(d) {
 		b[5] = 0x08 // 3PC

@@ -174,8 +174,27 @@ func TestOpcodes(t *testing.T) {
 	h.do("a3 0c 02 9e 001f 000000ff 00 00", nil, 255).is("00010000")
 	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 2500ffffffff00000000")
 	h.do("a3 0c 04 00 0000 000000ff 00 00", nil, 255).field(2, 2)
-	h.do("a3 0d 00 000000 000000ff 00 00", nil, 255).is("d8010000")
-	h.do("a3 0d 80 000000 000000ff 00 00", nil, 255).is("d801000c 000000000000000000000000")
+}
+
+// What a disk says of task management, and whether it takes NACA, is its target's
+// to say.
+func TestTaskFunctions(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	const tmfs = "a3 0d 00 000000 000000ff 00 00"
+	h.do(tmfs, nil, 255).is("00000000")
+	h.do("00 00 00 00 00 04", nil, 0).field(5, 2)
+	if a := h.do("12 00 00 0024 00", nil, 36).good(); a.data[3]&0x20 != 0 {
+		t.Error("NORMACA without a target")
+	}
+	h.disk.TaskControl().Offer(lun.AbortTaskFunction | lun.ClearACAFunction | lun.QueryTaskFunction | lun.NexusResetFunction)
+	h.do(tmfs, nil, 255).is("a4010000")
+	h.do("a3 0d 80 000000 000000ff 00 00", nil, 255).is("a401000c 01002400 0000012c 0000000a")
+	h.do("00 00 00 00 00 04", nil, 0).good()
+	h.do("00 00 00 00 00 08", nil, 0).field(5, 3)
+	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 2500ffffffff00000004")
+	if a := h.do("12 00 00 0024 00", nil, 36).good(); a.data[3]&0x20 == 0 {
+		t.Error("no NORMACA")
+	}
 }
 
 // reserved sets each bit that a CDB must not have, alone.

@@ -18,6 +18,9 @@ var modeOps = []op{
 type modePage struct {
 	code, sub                           byte
 	current, changeable, initial, saved []byte
+
+	// refuse, if not nil, says which bit of a value of changeable bits can't be.
+	refuse func(v []byte) (at int, bit uint8, bad bool)
 }
 
 func newModePage(code, sub byte, initial, changeable string) *modePage {
@@ -39,9 +42,10 @@ func unhex(s string) []byte {
 const (
 	cachingPage, cachingFlags = 0x08, 0 // WCE is bit 2
 	controlPage               = 0x0a
-	controlSense              = 0 // D_SENSE is bit 2
+	controlSense              = 0 // TST is bits 7 to 5, D_SENSE bit 2
+	controlOrder              = 1 // QUEUE ALGORITHM MODIFIER is bits 7 to 4, QERR 2 and 1
 	controlProtect            = 2 // SWP is bit 3
-	controlTags               = 3 // ATO is bit 7
+	controlTags               = 3 // ATO is bit 7, TAS bit 6
 )
 
 // newModePages returns the pages of SPC-5 7.5 and SBC-4 6.5 that the disk has,
@@ -50,8 +54,12 @@ func newModePages(d *Disk) []*modePage {
 	caching := newModePage(cachingPage, 0,
 		"000000000000000000000000000000000000",
 		"040000000000000000000000000000000000")
-	// Unrestricted reordering; TAS. D_SENSE and SWP can be changed.
-	control := newModePage(controlPage, 0, "00100040000000000000", "04000800000000000000")
+	// Unrestricted reordering; TAS. TST (one bit of it), D_SENSE, QUEUE ALGORITHM
+	// MODIFIER (likewise), QERR, SWP and TAS can be changed.
+	control := newModePage(controlPage, 0, "00100040000000000000", "24160840000000000000")
+	control.refuse = func(v []byte) (at int, bit uint8, bad bool) {
+		return controlOrder, 2, v[controlOrder]&6 == 4 // QERR 10b is reserved
+	}
 	caching.initial[cachingFlags] = cachingInitial(d.opt.WriteThrough)
 	copy(caching.current, caching.initial)
 	copy(caching.saved, caching.initial)
@@ -115,6 +123,12 @@ func (d *Disk) applyModes() {
 	control := d.page(controlPage, 0).current
 	d.descriptorSense.Store(control[controlSense]&4 != 0)
 	d.softProtect.Store(control[controlProtect]&8 != 0)
+	d.tasks.SetRules(TaskRules{
+		PerNexus:      control[controlSense]&0xe0 != 0,
+		Restricted:    control[controlOrder]&0xf0 == 0,
+		AbortedStatus: control[controlTags]&0x40 != 0,
+		OnError:       ErrorRule(control[controlOrder] >> 1 & 3),
+	})
 	d.applyPool()
 }
 
@@ -317,6 +331,11 @@ func (d *Disk) parsePages(list []byte, at int) (changes []modeChange, s Sense) {
 		for i, v := range value {
 			if bad := (v ^ p.current[i]) &^ p.changeable[i]; bad != 0 {
 				return nil, InvalidParameter(at+header+i, highBit(bad))
+			}
+		}
+		if p.refuse != nil {
+			if i, bit, bad := p.refuse(value); bad {
+				return nil, InvalidParameter(at+header+i, bit)
 			}
 		}
 		changes = append(changes, modeChange{p, value})

@@ -42,7 +42,7 @@ func TestModeSense(t *testing.T) {
 	h.do("5a 10 0a 00 000000 00ff 00", nil, 255).is("0022 0010 0100 0010" + "0000000000000800 00000000 00000200" + "8a0a 00100040000000000000")
 	h.do("5a 08 0a 01 000000 00ff 00", nil, 255).is("0026 0010 0000 0000 ca01001c" + hex.EncodeToString(make([]byte, 28)))
 	// What can be changed.
-	h.do("1a 08 4a 00 ff 00", nil, 255).is("0f001000 8a0a 04000800000000000000")
+	h.do("1a 08 4a 00 ff 00", nil, 255).is("0f001000 8a0a 24160840000000000000")
 	if a := h.do("1a 08 08 00 04 00", nil, 255).good(); a.in != 4 || a.data[0] != 0x17 {
 		t.Errorf("allocation length 4: %x", a.data)
 	}
@@ -74,14 +74,68 @@ func TestControlPage(t *testing.T) {
 		o                   lun.DiskOptions
 		current, changeable string
 	}{
-		{lun.DiskOptions{}, "8a0a 00100040000000000000", "8a0a 04000800000000000000"},
-		{lun.DiskOptions{Protection: 1}, "8a0a 001000c0000000000000", "8a0a 04000800000000000000"}, // ATO
+		{lun.DiskOptions{}, "8a0a 00100040000000000000", "8a0a 24160840000000000000"},
+		{lun.DiskOptions{Protection: 1}, "8a0a 001000c0000000000000", "8a0a 24160840000000000000"}, // ATO
 	} {
 		h := newHost(t, 1<<20, c.o)
 		h.do("1a 08 0a 00 ff 00", nil, 255).is("0f001000" + c.current)
 		h.do("1a 08 4a 00 ff 00", nil, 255).is("0f001000" + c.changeable)
 		h.do("1a 08 8a 00 ff 00", nil, 255).is("0f001000" + c.current) // at first
 		h.do("1a 08 ca 00 ff 00", nil, 255).is("0f001000" + c.current) // saved
+	}
+}
+
+// TestTaskRules has the Control page steer the task set.
+func TestTaskRules(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	for _, c := range []struct {
+		page string
+		want lun.TaskRules
+	}{
+		{control, lun.TaskRules{AbortedStatus: true}},
+		{"0a0a 20100000000000000000", lun.TaskRules{PerNexus: true}},
+		{"0a0a 00000000000000000000", lun.TaskRules{Restricted: true}},
+		{"0a0a 00120000000000000000", lun.TaskRules{OnError: lun.AbortAll}},
+		{"0a0a 00160000000000000000", lun.TaskRules{OnError: lun.AbortNexus}},
+	} {
+		h.selectPage(0, c.page).good()
+		if got := h.disk.TaskControl().Rules(); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.page, got, c.want)
+		}
+	}
+	h.selectPage(0, "0a0a 00140000000000000000").parameter(4+2+1, 2) // QERR 10b
+	h.selectPage(0, "0a0a 40100000000000000000").parameter(4+2, 6)
+}
+
+// TestAttentionOrder has the greater events told of first (SAM-5 5.14.2).
+func TestAttentionOrder(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		events []lun.Event
+		want   []uint16
+	}{
+		{"a nexus loss before others", []lun.Event{lun.CommandsLost, lun.NexusReset, lun.CommandsLost}, []uint16{lun.ASCNexusLoss, lun.ASCCommandsCleared}},
+		{"a reset in place of others", []lun.Event{lun.CommandsLost, lun.NexusReset, lun.LogicalUnitReset}, []uint16{lun.ASCBusDeviceReset}},
+		{"the greater reset", []lun.Event{lun.HardReset, lun.LogicalUnitReset, lun.CommandsLost}, []uint16{lun.ASCPowerOnOrReset, lun.ASCCommandsCleared}},
+		{"in any order", []lun.Event{lun.LogicalUnitReset, lun.HardReset}, []uint16{lun.ASCPowerOnOrReset}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t, 1<<20, lun.DiskOptions{})
+			h.t = t
+			for _, e := range c.events {
+				h.disk.Notify(h.n, e)
+			}
+			if n, first := h.disk.Attention(h.n); n != len(c.want) || first.Code != c.want[0] {
+				t.Errorf("%d attentions, the first %04x; want %d, %04x", n, first.Code, len(c.want), c.want[0])
+			}
+			for _, code := range c.want {
+				h.do("00 00 00 00 00 00", nil, 0).attention(code)
+			}
+			h.do("00 00 00 00 00 00", nil, 0).good()
+			if n, _ := h.disk.Attention(h.n); n != 0 {
+				t.Errorf("%d attentions are left", n)
+			}
+		})
 	}
 }
 

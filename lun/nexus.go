@@ -67,18 +67,36 @@ func (d *Disk) nexusOf(id *Nexus) *nexus {
 // denied tells whether reservations keep the nexus from commands of the class.
 func (n *nexus) denied(c class) bool { return n.deny.Load()&uint32(c) != 0 }
 
-// attend establishes a unit attention condition. A reset leaves nothing to tell
-// of what was before, and comes first (SAM-5 5.14.2). Disk.mu is held.
+// attend establishes a unit attention condition. Disk.mu is held.
 func (n *nexus) attend(code uint16) { n.attendTo(attention{code: code}) }
 
 func (n *nexus) attendTo(a attention) {
-	switch {
-	case a.code>>8 == 0x29:
-		n.attentions = append(n.attentions[:0], a)
-	case !slices.Contains(n.attentions, a):
-		n.attentions = append(n.attentions, a)
+	if a.isReset() && len(n.attentions) > 0 {
+		// A reset leaves nothing to tell of what was before, but for a greater one.
+		kept := n.attentions[:0]
+		if first := n.attentions[0]; first.isReset() && first.precedence() < a.precedence() {
+			a = first
+		}
+		n.attentions = append(kept, a)
+		return
 	}
+	if slices.Contains(n.attentions, a) {
+		return
+	}
+	at := len(n.attentions)
+	for at > 0 && n.attentions[at-1].precedence() > a.precedence() {
+		at--
+	}
+	n.attentions = slices.Insert(n.attentions, at, a)
 	n.pending.Store(true)
+}
+
+func (a attention) isReset() bool { return a.code == ASCPowerOnOrReset || a.code == ASCBusDeviceReset }
+
+// precedence is the place of a unit attention condition among those that are
+// pending, the first one first (SAM-5 5.14.2).
+func (a attention) precedence() int {
+	return slices.Index([]uint16{ASCPowerOnOrReset, ASCMicrocodeChanged, ASCBusDeviceReset, ASCNexusLoss, a.code}, a.code)
 }
 
 // takeAttention returns the next unit attention of the nexus and clears it.
@@ -91,6 +109,21 @@ func (d *Disk) takeAttention(n *nexus) Sense {
 	a := n.attentions[0]
 	n.attentions = slices.Delete(n.attentions, 0, 1)
 	n.pending.Store(len(n.attentions) > 0)
+	return a.sense()
+}
+
+// Attention implements [TaskController].
+func (d *Disk) Attention(id *Nexus) (count int, first Sense) {
+	n := d.nexusOf(id)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(n.attentions) > 0 {
+		first = n.attentions[0].sense()
+	}
+	return len(n.attentions), first
+}
+
+func (a attention) sense() Sense {
 	return Sense{Key: UnitAttention, Code: a.code, Info: a.info, HasInfo: a.info != 0}
 }
 
@@ -138,8 +171,14 @@ func (d *Disk) notify(n *nexus, e Event) (uncached bool, copies []*copyOperation
 	case HardReset:
 		copies = d.reset(ASCPowerOnOrReset)
 		d.or.reset()
+	case NexusReset:
+		d.dropReserve(n)
+		n.prevents = false
+		n.attend(ASCNexusLoss)
 	case CommandsCleared:
 		d.attendOthers(n, ASCCommandsCleared)
+	case CommandsLost:
+		n.attend(ASCCommandsCleared)
 	case LUNsChanged:
 		d.attendOthers(nil, ASCReportedLUNsDataHasChanged)
 	}
@@ -178,6 +217,11 @@ func (d *Disk) forget(id *Nexus) {
 	delete(all, id)
 	d.copies = slices.DeleteFunc(d.copies, func(op *copyOperation) bool { return op.who == n.who && op.status != 0 })
 	d.nexuses.Store(&all)
+	d.dropReserve(n)
+}
+
+// dropReserve ends the RESERVE of a nexus. Disk.mu is held.
+func (d *Disk) dropReserve(n *nexus) {
 	if d.reserve.legacy == n {
 		d.reserve.legacy = nil
 		d.reservationsChanged()

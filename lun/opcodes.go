@@ -34,7 +34,7 @@ func (d *Disk) reportOpcodes(_ *nexus, c *Command) Sense {
 	default:
 		return InvalidField(2, 2)
 	}
-	c.Reply(oneOpcode(one, timeouts), allocation)
+	c.Reply(d.oneOpcode(one, timeouts), allocation)
 	return Sense{}
 }
 
@@ -75,12 +75,15 @@ func (d *Disk) allOpcodes(timeouts bool) []byte {
 	return b
 }
 
-func oneOpcode(e *entry, timeouts bool) []byte {
+func (d *Disk) oneOpcode(e *entry, timeouts bool) []byte {
 	if e == nil {
 		return []byte{0, 1, 0, 0} // not supported
 	}
 	b := []byte{0, 3, 0, byte(e.length())} // as the standard says
 	b = append(b, e.usage...)
+	if d.normalACA() {
+		b[4+e.control] |= naca
+	}
 	if timeouts {
 		b[1] |= 0x80 // CTDP
 		b = e.appendTimeouts(b)
@@ -100,18 +103,32 @@ func (e *entry) appendTimeouts(b []byte) []byte {
 	return append(b, t[:]...)
 }
 
-// reportTMFs says which task management functions there are (SPC-5 6.36):
-// those that every target of ours has.
+// reportTMFs says which task management functions the unit's target has
+// (SPC-5 6.36).
 func (d *Disk) reportTMFs(_ *nexus, c *Command) Sense {
 	allocation := uint64(be32(c.CDB[6:]))
 	if allocation < 4 {
 		return InvalidField(6, 7)
 	}
-	b := []byte{0xd8, 0x01, 0, 0} // ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET; I_T NEXUS RESET
-	if c.CDB[2]&0x80 != 0 {
+	b := make([]byte, 16)
+	put16(b, uint16(d.tasks.Offered()))
+	if c.CDB[2]&0x80 == 0 { // REPD
+		b = b[:4]
+	} else {
+		// Those that wait for commands to end may take long, the others don't.
 		b[3] = 12
-		b = append(b, make([]byte, 12)...)
+		b[4] = 1 // TMFTMOV
+		put16(b[6:], uint16(d.tasks.Offered()&shortFunctions))
+		put32(b[8:], usual*10)
+		put32(b[12:], 10)
 	}
 	c.Reply(b, allocation)
 	return Sense{}
 }
+
+// shortFunctions end at once. Time-outs are in tenths of a second.
+const shortFunctions = ClearACAFunction | QueryTaskFunction | QueryAsyncEventFunction | QueryTaskSetFunction
+
+// normalACA tells whether commands may have NACA (NORMACA): the target sees to
+// ACA conditions, if it has CLEAR ACA.
+func (d *Disk) normalACA() bool { return d.tasks.Offered()&ClearACAFunction != 0 }

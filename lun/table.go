@@ -78,7 +78,12 @@ type entry struct {
 	action int32  // service action, -1 without
 	usage  []byte // as reported
 	mask   []byte // what may be set in a CDB
+
+	control int // where the CONTROL byte is
 }
+
+// naca is the NACA bit of the CONTROL byte (SAM-5 5.2).
+const naca = 0x04
 
 // length is the length of the CDB.
 func (e *entry) length() int { return len(e.usage) }
@@ -121,6 +126,11 @@ func newEntry(o *op, protectable bool) *entry {
 	}
 	e.mask = slices.Clone(usage)
 	e.mask[0] = 0xff
+	e.control = len(usage) - 1
+	if e.code == variable {
+		e.control = 1
+	}
+	e.mask[e.control] |= naca
 	if hasAction(e.code) {
 		e.action = actionOf(e.code, usage)
 		if e.code == variable {

@@ -52,4 +52,12 @@ const (
 	// LUNsChanged says that the target's LUN inventory has changed
 	// (REPORTED LUNS DATA HAS CHANGED, SPC-5 6.33).
 	LUNsChanged
+
+	// NexusReset says that the nexus was lost and is there again at once, by the
+	// I_T NEXUS RESET task management function.
+	NexusReset
+
+	// CommandsLost says that commands of this nexus were aborted by another one,
+	// and not answered.
+	CommandsLost
 )

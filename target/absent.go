@@ -11,6 +11,7 @@ const (
 	codeInvalidFieldInCDB = 0x2400
 	codeInvalidOpcode     = 0x2000
 	codeLUNNotSupported   = 0x2500
+	codeInvalidMessage    = 0x4900
 )
 
 // fieldPointer says that byte i of the CDB is in error (SPC-5 4.4.2.4.2).

@@ -27,6 +27,9 @@ type Meter struct {
 // NewMeter puts a meter in front of a unit.
 func NewMeter(u lun.Unit) *Meter { return &Meter{Unit: u} }
 
+// Unwrap returns the unit behind the meter.
+func (m *Meter) Unwrap() lun.Unit { return m.Unit }
+
 // Blocking is always true: a command may be held at any time.
 func (m *Meter) Blocking() bool { return true }
 
@@ -76,12 +79,6 @@ func (m *Meter) Release() {
 	if gate := m.gate.Swap(nil); gate != nil {
 		close(*gate)
 	}
-}
-
-// Fill waits, while the meter holds, until no further command comes, and
-// returns how many are in flight then: see [Settle].
-func (m *Meter) Fill(ctx context.Context, want int, quiet, patience time.Duration) (int, error) {
-	return Settle(ctx, m.InFlight, want, quiet, patience)
 }
 
 // Settle waits until a count has stood still for the time quiet, or, while it is

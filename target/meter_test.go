@@ -24,9 +24,9 @@ func TestMeterHolds(t *testing.T) {
 	for range 100 {
 		wg.Go(func() { m.Execute(&lun.Command{}) })
 	}
-	n, err := m.Fill(t.Context(), 100, 20*time.Millisecond, 10*time.Second)
+	n, err := target.Settle(t.Context(), m.InFlight, 100, 20*time.Millisecond, 10*time.Second)
 	if n != 100 || err != nil {
-		t.Fatalf("Fill: %d in flight, %v; want 100", n, err)
+		t.Fatalf("Settle: %d in flight, %v; want 100", n, err)
 	}
 	if m.Done() != 0 {
 		t.Errorf("%d commands ended while they were held", m.Done())
@@ -61,7 +61,7 @@ func TestMeterLetsCancelledGo(t *testing.T) {
 }
 
 // A count that stays below what was hoped for is still reported.
-func TestFillGivesUp(t *testing.T) {
+func TestSettleGivesUp(t *testing.T) {
 	m := target.NewMeter(echo{})
 	m.Hold()
 	done := make(chan struct{})
@@ -69,9 +69,9 @@ func TestFillGivesUp(t *testing.T) {
 		m.Execute(&lun.Command{})
 		close(done)
 	}()
-	n, err := m.Fill(t.Context(), 2, 10*time.Millisecond, 100*time.Millisecond)
+	n, err := target.Settle(t.Context(), m.InFlight, 2, 10*time.Millisecond, 100*time.Millisecond)
 	if n != 1 || err != nil {
-		t.Errorf("Fill: %d, %v; want 1", n, err)
+		t.Errorf("Settle: %d, %v; want 1", n, err)
 	}
 	m.Release()
 	<-done

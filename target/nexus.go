@@ -47,13 +47,13 @@ func (n *Nexus) Close() {
 	if was {
 		return
 	}
-	var a Aborting
-	a.collect(n, func(*Task) bool { return true })
+	a := n.target.abort(n, []*Nexus{n}, func(*Task) bool { return true })
 	a.Wait()
 	n.target.mu.Lock()
 	delete(n.target.nexuses, n)
 	n.target.mu.Unlock()
 	for _, lu := range *n.target.units.Load() {
+		lu.set.clearFaults(n)
 		lu.unit.Notify(&n.id, lun.NexusLoss)
 	}
 }

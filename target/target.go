@@ -34,10 +34,24 @@ type Target struct {
 func New() *Target {
 	t := &Target{nexuses: map[*Nexus]struct{}{}}
 	t.units.Store(&map[uint16]*LogicalUnit{})
-	t.absent = &LogicalUnit{unit: absentUnit{}, kind: kindAbsent}
-	t.wlun = &LogicalUnit{unit: wellKnownUnit{}, kind: kindWellKnown}
+	t.absent = t.newUnit(absentUnit{}, kindAbsent)
+	t.wlun = t.newUnit(wellKnownUnit{}, kindWellKnown)
 	return t
 }
+
+func (t *Target) newUnit(u lun.Unit, kind unitKind) *LogicalUnit {
+	lu := &LogicalUnit{unit: u, kind: kind, control: new(lun.TaskControl)}
+	lu.set.lu, lu.set.target = lu, t
+	if c := lun.TaskControllerOf(u); c != nil {
+		lu.controller, lu.control = c, c.TaskControl()
+		lu.control.Offer(functions)
+	}
+	return lu
+}
+
+// functions are the task management functions that a target has.
+const functions = lun.AbortTaskFunction | lun.AbortTaskSetFunction | lun.ClearACAFunction | lun.ClearTaskSetFunction |
+	lun.LogicalUnitResetFunction | lun.QueryTaskFunction | lun.QueryAsyncEventFunction | lun.QueryTaskSetFunction | lun.NexusResetFunction
 
 // Limits bound what one logical unit takes on at once.
 type Limits struct {
@@ -52,6 +66,10 @@ type LogicalUnit struct {
 	number uint16
 	kind   unitKind
 	limit  int64
+
+	control    *lun.TaskControl
+	controller lun.TaskController // nil for a unit that leaves its task set to us
+	set        taskSet
 
 	inFlight     atomic.Int64
 	mostInFlight atomic.Int64
@@ -85,7 +103,8 @@ func (t *Target) Add(n uint16, u lun.Unit, l Limits) (*LogicalUnit, error) {
 	if _, ok := old[n]; ok {
 		return nil, fmt.Errorf("%w: %d", ErrLUNInUse, n)
 	}
-	lu := &LogicalUnit{unit: u, number: n, limit: int64(l.CmdPerLUN)}
+	lu := t.newUnit(u, kindUnit)
+	lu.number, lu.limit = n, int64(l.CmdPerLUN)
 	m := maps.Clone(old)
 	m[n] = lu
 	t.units.Store(&m)
@@ -107,12 +126,8 @@ func (t *Target) Remove(n uint16) bool {
 	delete(m, n)
 	t.units.Store(&m)
 	t.inventoryChanged(m)
-	nexuses := t.nexusesLocked()
 	t.mu.Unlock()
-	var a Aborting
-	for _, x := range nexuses {
-		a.collect(x, func(k *Task) bool { return k.lu == lu })
-	}
+	a := t.abort(nil, t.list(), of(lu))
 	a.Wait()
 	return true
 }
@@ -129,10 +144,6 @@ func (t *Target) inventoryChanged(units map[uint16]*LogicalUnit) {
 // Units lists the logical units by number.
 func (t *Target) Units() []*LogicalUnit {
 	return slices.SortedFunc(maps.Values(*t.units.Load()), func(a, b *LogicalUnit) int { return int(a.number) - int(b.number) })
-}
-
-func (t *Target) nexusesLocked() []*Nexus {
-	return slices.Collect(maps.Keys(t.nexuses))
 }
 
 // Unit is what the logical unit's commands go to.

@@ -51,6 +51,8 @@ func (u *unit) told() []lun.Event {
 type owner struct{ aborted []uint64 }
 
 func (o *owner) TaskAborted(t *target.Task) { o.aborted = append(o.aborted, t.Tag) }
+func (o *owner) TaskDeferred(*target.Task)  {}
+func (o *owner) TaskReady(*target.Task)     {}
 
 func TestAddress(t *testing.T) {
 	for n, want := range map[uint16]string{0: "0000", 1: "0001", 255: "00ff", 256: "4100", 16383: "7fff"} {
@@ -192,7 +194,7 @@ func TestTaskSet(t *testing.T) {
 		k    *target.Task
 		tag  uint64
 		want target.Admission
-	}{{a, 1, target.Admitted}, {b, 1, target.DuplicateTag}, {b, 65, target.Admitted}, {c, 3, target.Full}} {
+	}{{a, 1, target.Admitted}, {b, 1, target.DuplicateTag}, {b, 65, target.Admitted}, {c, 3, target.Refused}} {
 		if got := n.Enter(tt.k, o, lu, tt.tag); got != tt.want {
 			t.Errorf("Enter with tag %d: %d, want %d", tt.tag, got, tt.want)
 		}
@@ -246,16 +248,16 @@ func TestAbortRunning(t *testing.T) {
 		}, false, nil},
 		{"clear task set", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
 			return n.ClearTaskSet(lu)
-		}, true, []lun.Event{lun.CommandsCleared}},
+		}, true, []lun.Event{lun.CommandsLost}},
 		{"logical unit reset", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
 			return n.LogicalUnitReset(lu)
-		}, true, []lun.Event{lun.LogicalUnitReset}},
+		}, true, []lun.Event{lun.CommandsLost, lun.LogicalUnitReset}},
 		{"target reset", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
 			return n.TargetReset()
-		}, true, []lun.Event{lun.HardReset}},
+		}, true, []lun.Event{lun.CommandsLost, lun.HardReset}},
 		{"nexus reset", func(_ *target.Target, n, _ *target.Nexus, lu *target.LogicalUnit) target.Aborting {
 			return n.NexusReset()
-		}, false, []lun.Event{lun.NexusLoss}},
+		}, false, []lun.Event{lun.NexusReset}},
 		{"remove", func(d *target.Target, _, _ *target.Nexus, _ *target.LogicalUnit) (a target.Aborting) {
 			if !d.Remove(0) {
 				t.Error("nothing to remove")

@@ -143,6 +143,9 @@ func (u *Unit) Rules() []Status {
 // Unit returns the unit behind.
 func (u *Unit) Unit() lun.Unit { return u.unit }
 
+// Unwrap implements [lun.Wrapper].
+func (u *Unit) Unwrap() lun.Unit { return u.unit }
+
 // DataLength implements [lun.Unit].
 func (u *Unit) DataLength(cdb []byte) (out, in uint64) { return u.unit.DataLength(cdb) }
 

@@ -287,9 +287,8 @@ func (on *conn) begin(a *arrival) {
 	case k.admission == target.NexusClosed:
 		c.unregister(k)
 		c.sess.end(a.immediate)
-	case k.admission == target.Full:
+	case k.admission == target.Refused:
 		c.unregister(k)
-		k.Status = lun.TaskSetFull
 		c.finish(k)
 	default:
 		if c.deliver(k) {
@@ -351,10 +350,10 @@ func (c *conn) runHere(k *command) {
 	if !k.Execute() {
 		return
 	}
-	end := off + k.encodeAnswer(buf.b[off:])
 	answer := k.Leave()
 	c.sess.end(k.req.Immediate)
 	if answer {
+		end := off + k.encodeAnswer(buf.b[off:])
 		c.arenaOff = end
 		c.out.commit(buf, off, end)
 	}
@@ -363,7 +362,10 @@ func (c *conn) runHere(k *command) {
 
 // runApart executes a command on another goroutine than its connection's.
 func (c *conn) runApart(k *command) {
-	buf := c.srv.pool.get(c.answerRoom(k))
+	var buf *buffer
+	if !k.noMemory {
+		buf = c.srv.pool.get(c.answerRoom(k))
+	}
 	if buf == nil {
 		if k.FailUnexecuted(lun.Sense{}) {
 			k.Status, k.Sense = lun.Busy, nil
@@ -377,14 +379,13 @@ func (c *conn) runApart(k *command) {
 		buf.drop()
 		return
 	}
-	end := k.encodeAnswer(buf.b)
 	if k.AnswerAborted {
-		c.out.commit(buf, 0, end)
+		c.out.commit(buf, 0, k.encodeAnswer(buf.b))
 	}
 	answer := k.Leave()
 	c.sess.end(k.req.Immediate)
 	if answer {
-		c.out.commit(buf, 0, end)
+		c.out.commit(buf, 0, k.encodeAnswer(buf.b))
 	}
 	buf.drop()
 	itt := k.req.InitiatorTaskTag
@@ -396,23 +397,59 @@ func (c *conn) runApart(k *command) {
 
 // finish answers a command that has left its task set unexecuted.
 func (c *conn) finish(k *command) {
+	c.answerUnexecuted(k)
+	c.sess.end(k.req.Immediate)
+	k.release()
+}
+
+func (c *conn) answerUnexecuted(k *command) {
 	n := c.digests.wireLen(senseRoom)
 	b := make([]byte, n)
 	k.InLen, k.OutLen = 0, 0
 	k.inWant = 0
 	end := k.encodeAnswer(b)
-	c.sess.end(k.req.Immediate)
 	buf := &buffer{b: b, pool: &uncounted}
 	buf.refs.Store(1)
 	c.out.commit(buf, 0, end)
 	buf.drop()
-	k.release()
 }
 
 // TaskAborted is called when task management has ended the command before it
 // ran. Its memory isn't used again, as the reader may be filling it just now.
 func (k *command) TaskAborted(*target.Task) {
-	k.conn().unregister(k)
+	c := k.conn()
+	c.unregister(k)
+	if k.Status == lun.TaskAborted {
+		c.mu.Lock() // for what the answer says of the transfer
+		c.answerUnexecuted(k)
+		c.mu.Unlock()
+	}
 	k.abandon()
-	k.conn().sess.end(k.req.Immediate)
+	c.sess.end(k.req.Immediate)
+	if k.Status == lun.TaskAborted {
+		c.out.flush(false)
+	}
+}
+
+// TaskDeferred makes it a command that another goroutine can execute: data-out
+// that lies in the input buffer is moved out of it.
+func (k *command) TaskDeferred(*target.Task) {
+	k.Inline = false
+	if k.data != nil || k.outWant == 0 || len(k.DataOut) == 0 {
+		return
+	}
+	if from := k.DataOut[0]; k.allocate() {
+		copy(k.data.b, from)
+		k.setDataOut(k.data.b[:k.outWant])
+	}
+}
+
+// TaskReady executes a command that had to wait for others.
+func (k *command) TaskReady(*target.Task) {
+	c := k.conn()
+	c.srv.wg.Add(1)
+	go func() {
+		defer c.srv.wg.Done()
+		c.runApart(k)
+	}()
 }

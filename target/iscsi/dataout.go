@@ -126,7 +126,9 @@ func (c *conn) deliver(k *command) bool {
 		c.readyLocked(k)
 		return true
 	}
-	c.askLocked(k)
+	if c.waiting[k.req.InitiatorTaskTag] == k { // it wasn't aborted meanwhile
+		c.askLocked(k)
+	}
 	return false
 }
 

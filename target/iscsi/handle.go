@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"lunlab/lun"
 	"lunlab/target"
 	"lunlab/target/iscsi/pdu"
 )
@@ -96,13 +97,13 @@ func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
 		c.reassign(p)
 		return
 	}
-	response, aborting := c.perform(p)
+	r := pdu.TaskMgmtResponse{InitiatorTaskTag: p.InitiatorTaskTag}
+	aborting := c.perform(p, &r)
 	done := func() {
 		aborting.Wait()
 		c.sess.end(p.Immediate)
-		r := pdu.TaskMgmtResponse{Response: response, InitiatorTaskTag: p.InitiatorTaskTag}
 		c.send(r.Encode, nil)
-		if p.Function == pdu.TargetColdReset && response == pdu.FunctionComplete {
+		if p.Function == pdu.TargetColdReset && r.Response == pdu.FunctionComplete {
 			c.coldReset()
 		}
 	}
@@ -118,46 +119,68 @@ func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
 	}()
 }
 
-// perform begins a task management function (RFC 7143 11.5, 11.6; RFC 7144 6).
-func (c *conn) perform(p *pdu.TaskMgmtRequest) (response uint8, a target.Aborting) {
+// perform begins a task management function, and fills in what it comes to
+// (RFC 7143 11.5, 11.6; RFC 7144 6).
+func (c *conn) perform(p *pdu.TaskMgmtRequest, r *pdu.TaskMgmtResponse) (a target.Aborting) {
 	n := c.sess.nexus
 	lu := n.Lookup(target.Address(p.LUN))
 	switch p.Function {
-	case pdu.AbortTask, pdu.AbortTaskSet, pdu.ClearTaskSet, pdu.LogicalUnitReset, pdu.QueryTask, pdu.QueryTaskSet, pdu.QueryAsyncEvent:
+	case pdu.AbortTask, pdu.AbortTaskSet, pdu.ClearACA, pdu.ClearTaskSet, pdu.LogicalUnitReset, pdu.QueryTask, pdu.QueryTaskSet, pdu.QueryAsyncEvent:
 		if !lu.Present() {
-			return pdu.LUNDoesNotExist, a
+			r.Response = pdu.LUNDoesNotExist
+			return a
 		}
 	}
+	r.Response = pdu.FunctionComplete
 	switch p.Function {
 	case pdu.AbortTask:
 		a, found := n.AbortTask(lu, uint64(p.ReferencedTaskTag))
 		if !found && !c.sess.cancel(c, p) {
-			return pdu.TaskDoesNotExist, a
+			r.Response = pdu.TaskDoesNotExist
 		}
-		return pdu.FunctionComplete, a
+		return a
 	case pdu.AbortTaskSet:
-		return pdu.FunctionComplete, n.AbortTaskSet(lu)
+		return n.AbortTaskSet(lu)
+	case pdu.ClearACA:
+		return n.ClearACA(lu)
 	case pdu.ClearTaskSet:
-		return pdu.FunctionComplete, n.ClearTaskSet(lu)
+		return n.ClearTaskSet(lu)
 	case pdu.LogicalUnitReset:
-		return pdu.FunctionComplete, n.LogicalUnitReset(lu)
+		return n.LogicalUnitReset(lu)
 	case pdu.TargetWarmReset, pdu.TargetColdReset:
-		return pdu.FunctionComplete, n.TargetReset()
+		return n.TargetReset()
 	case pdu.TaskReassign:
-		return pdu.ReassignNotSupported, a
+		r.Response = pdu.ReassignNotSupported
+		return a
 	}
 	if c.sess.params.ISCSIProtocolLevel < 2 {
-		return pdu.FunctionNotSupported, a
+		r.Response = pdu.FunctionNotSupported
+		return a
 	}
 	switch p.Function {
 	case pdu.QueryTask:
-		return succeededIf(n.QueryTask(lu, uint64(p.ReferencedTaskTag))), a
+		r.Response = succeededIf(n.QueryTask(lu, uint64(p.ReferencedTaskTag)))
 	case pdu.QueryTaskSet:
-		return succeededIf(n.QueryTaskSet(lu)), a
+		r.Response = succeededIf(n.QueryTaskSet(lu))
+	case pdu.QueryAsyncEvent:
+		count, s := n.QueryAsyncEvent(lu)
+		r.Response = succeededIf(count > 0)
+		r.Additional = asyncEvent(count, s)
 	case pdu.ITNexusReset:
-		return pdu.FunctionComplete, n.NexusReset()
+		return n.NexusReset()
+	default:
+		r.Response = pdu.FunctionNotSupported
 	}
-	return pdu.FunctionNotSupported, a
+	return a
+}
+
+// asyncEvent is the additional response information of QUERY ASYNCHRONOUS EVENT
+// (SAM-5 7.9): whether there is one event or more, and the first.
+func asyncEvent(count int, s lun.Sense) [3]byte {
+	if count == 0 {
+		return [3]byte{}
+	}
+	return [3]byte{byte(min(count, 2))<<4 | byte(s.Key), byte(s.Code >> 8), byte(s.Code)}
 }
 
 func succeededIf(b bool) uint8 {

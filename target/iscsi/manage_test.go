@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"lunlab/target"
 	"lunlab/target/iscsi"
 )
 
@@ -36,7 +37,7 @@ func (l *lab) inFlight(t *testing.T, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), rawTimeout)
 	defer cancel()
-	got, err := l.meter.Fill(ctx, n, 10*time.Millisecond, rawTimeout)
+	got, err := target.Settle(ctx, l.meter.InFlight, n, 10*time.Millisecond, rawTimeout)
 	if err != nil || got != n {
 		t.Fatalf("%d commands in flight (%v), want %d", got, err, n)
 	}
@@ -54,12 +55,12 @@ func TestTaskManagement(t *testing.T) {
 		r.t = t
 		r.function(1, 0, 0x9999, r.cmdSN-1)
 		r.functionResponse(1)
-		for _, f := range []byte{1, 2, 4, 5} {
+		for _, f := range []byte{1, 2, 3, 4, 5} {
 			r.function(f, 7, 0xffffffff, 0)
 			r.functionResponse(2)
 		}
-		r.function(3, 0, 0xffffffff, 0) // CLEAR ACA
-		r.functionResponse(5)
+		r.function(3, 0, 0xffffffff, 0) // CLEAR ACA, without one
+		r.functionResponse(0)
 		r.function(8, 0, 0x9999, 0) // TASK REASSIGN
 		r.functionResponse(4)
 		r.function(9, 0, 0x9999, 0) // QUERY TASK, at iSCSIProtocolLevel 1
@@ -123,15 +124,21 @@ func TestTaskManagement(t *testing.T) {
 			l.meter.Release()
 			r.alive()
 			r.silence()
+			// The other nexus is told (TAS, SPC-5 7.5.8).
+			if p := other.recv(0x21); p.bhs[3] != 0x40 {
+				t.Fatalf("got %v, want TASK ABORTED", p)
+			}
 			other.alive()
 			other.silence()
-			// The other nexus is told (SAM-5 5.14).
+			if f == 4 {
+				return
+			}
 			other.send(on1(other.command(0x80, 0, 0)), nil)
 			p := other.recv(0x21)
 			if p.bhs[3] != 2 {
 				t.Fatalf("got %v, want CHECK CONDITION", p)
 			}
-			if key, code := p.sense(); key != 6 || code>>8 != 0x29 && code>>8 != 0x2f {
+			if key, code := p.sense(); key != 6 || code>>8 != 0x29 {
 				t.Errorf("sense %x/%04x, want a unit attention", key, code)
 			}
 		})

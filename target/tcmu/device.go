@@ -171,6 +171,10 @@ func (e *Engine) Adopt(ctx context.Context, cfg Config, unit lun.Unit) (*Device,
 }
 
 func (e *Engine) device(cfg Config, unit lun.Unit) *Device {
+	if c := lun.TaskControllerOf(unit); c != nil {
+		// What tcm_loop and the kernel's target have between them.
+		c.TaskControl().Offer(lun.AbortTaskFunction | lun.LogicalUnitResetFunction)
+	}
 	if cfg.Nexus == nil {
 		cfg.Nexus = &lun.Nexus{Initiator: SASTransportID(0x6001405000000000), TargetPort: 1, Name: "tcmu," + cfg.Name}
 	}

@@ -200,7 +200,7 @@ func TestInThousands(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	n, err := m.Fill(ctx, 8192, 200*time.Millisecond, 60*time.Second)
+	n, err := target.Settle(ctx, m.InFlight, 8192, 200*time.Millisecond, 60*time.Second)
 	if n != 8192 {
 		t.Errorf("%d commands are held, %v; want 8192", n, err)
 	}

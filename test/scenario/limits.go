@@ -361,7 +361,7 @@ func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error)
 		// that to the next command that ends, of which there is none while all
 		// are held: so some have to be let go.
 		for range fillTries {
-			if _, err := m.Fill(ctx, want, fillQuiet, fillPatience); err != nil {
+			if _, err := target.Settle(ctx, m.InFlight, want, fillQuiet, fillPatience); err != nil {
 				return probe.Device{}, err
 			}
 			if p.Target = m.Most(); p.Target >= want {

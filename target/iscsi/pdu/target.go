@@ -91,6 +91,7 @@ func (p *SCSIResponse) Encode(b []byte) {
 // TaskMgmtResponse is the Task Management Function Response (RFC 7143 11.6).
 type TaskMgmtResponse struct {
 	Response          uint8
+	Additional        [3]byte // Additional Response Information (RFC 7144 5.2)
 	DataSegmentLength int
 	InitiatorTaskTag  uint32
 	SN                SN
@@ -114,6 +115,7 @@ func (p *TaskMgmtResponse) Decode(b []byte) error {
 		return err
 	}
 	p.Response, p.DataSegmentLength, p.InitiatorTaskTag = b[2], DataSegmentLength(b), u32(b[16:])
+	p.Additional = [3]byte(b[8:])
 	p.SN.decode(b)
 	return nil
 }
@@ -121,6 +123,7 @@ func (p *TaskMgmtResponse) Decode(b []byte) error {
 func (p *TaskMgmtResponse) Encode(b []byte) {
 	begin(b, OpTaskMgmtResponse, false, 0x80, p.DataSegmentLength)
 	b[2] = p.Response
+	copy(b[8:], p.Additional[:])
 	put32(b[16:], p.InitiatorTaskTag)
 	p.SN.encode(b)
 }
