@@ -475,3 +475,42 @@ func TestEventsFail(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDropped has a device go on after its ring was dropped: the kernel is told to end
+// what was in it with BUSY, and nothing fails.
+func TestDropped(t *testing.T) {
+	e, s, _ := fakeEngine(t)
+	d, err := e.Create(t.Context(), Config{Name: "t0", Size: 512}, idle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ringOf := func() *ring {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.ring
+	}
+	reset := func() string {
+		v, _ := s.read(d.Path() + "/action/reset_ring")
+		return v
+	}
+	first := ringOf()
+	first.fail(errDropped)
+	for deadline := time.Now().Add(time.Minute); ringOf() == first; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no new ring is set up")
+		}
+	}
+	if v := reset(); v != "1" {
+		t.Errorf("reset_ring is %q, want 1", v)
+	}
+	select {
+	case <-d.Done():
+		t.Errorf("the device ended: %v", d.Err())
+	default:
+	}
+	// One that is dropped while the device goes doesn't keep it.
+	ringOf().fail(errDropped)
+	if err := d.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

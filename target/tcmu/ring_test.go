@@ -472,3 +472,34 @@ func TestSlots(t *testing.T) {
 		}
 	}
 }
+
+// TestDropInRing loses the ring that a command came by: nothing is answered any more,
+// and what executes is canceled.
+func TestDropInRing(t *testing.T) {
+	canceled := make(chan struct{})
+	u := &testUnit{blocking: true, execute: func(c *lun.Command) {
+		if c.CDB[0] == 0x2a {
+			<-c.Cancel
+			close(canceled)
+			return
+		}
+		if c.Path.Drop(lun.SessionLink) || !c.Path.Drop(lun.RingLink) {
+			t.Error("a session is there, or no ring")
+		}
+	}}
+	p := newProducer(t, 4096, 4)
+	_, served := p.start(u)
+	for _, b := range [][]byte{cdb(0x2a, 512), cdb(0x28, 512)} {
+		if _, ok := p.submit(b, 512, 1, nil); !ok {
+			t.Fatal("no room")
+		}
+	}
+	p.ring()
+	<-canceled
+	if err := <-served; err != errDropped {
+		t.Errorf("the ring ends with %v, want %v", err, errDropped)
+	}
+	if n := p.reap(func(completion) {}); n != 0 {
+		t.Errorf("%d answers in a ring that was lost", n)
+	}
+}
