@@ -51,9 +51,9 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestAccessBoundsCopies shows what EXTENDED COPY reaches: nothing on another
-// target, and nothing beside its LUN where masks hide some.
-func TestAccessBoundsCopies(t *testing.T) {
+// TestCopiesStayWithinTarget shows what third-party copies reach: nothing on
+// another target, and on their own the LUNs by their numbers, which masks are about.
+func TestCopiesStayWithinTarget(t *testing.T) {
 	const luns = `
   luns:
   - {lun: 1, store: {kind: mem, size: 512}}
@@ -69,8 +69,11 @@ func TestAccessBoundsCopies(t *testing.T) {
 	}
 	defer l.Close()
 	for i, x := range l.LUNs {
+		if got := x.Disk.Options().LUN; int(got) != x.Config.Number {
+			t.Errorf("LUN %d is %d for masks", x.Config.Number, got)
+		}
 		for j, y := range l.LUNs[:i] {
-			want := x.Target == y.Target && x.Target.Name != "masked"
+			want := x.Target == y.Target
 			if got := x.Disk.Options().Copies == y.Disk.Options().Copies; got != want {
 				t.Errorf("LUN %d of %s and LUN %d of %s reach each other: %v, want %v",
 					l.LUNs[j].Config.Number, y.Target.Name, x.Config.Number, x.Target.Name, got, want)

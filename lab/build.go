@@ -39,7 +39,9 @@ func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, e
 		l.rooms[p.Name] = mem.NewRoom(p.Size)
 	}
 	for _, t := range c.Targets {
-		copies := t.copies()
+		// Third-party copies stay within a target. Which of its LUNs they reach for
+		// an initiator, its nexus says.
+		copies := new(lun.CopySet)
 		for _, u := range t.LUNs {
 			x, err := l.open(t, u, copies, abort)
 			if err != nil {
@@ -49,18 +51,6 @@ func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, e
 		}
 	}
 	return l, nil
-}
-
-// copies is what EXTENDED COPY reaches from each LUN: all of its target, but
-// only itself where masks hide some from an initiator, which could name what it
-// doesn't see.
-func (t *Target) copies() *lun.CopySet {
-	for _, a := range t.ISCSI.Access {
-		if a.LUNs != nil {
-			return nil
-		}
-	}
-	return new(lun.CopySet)
 }
 
 // ErrNoCache says that a LUN has nothing to lose when the power goes.
@@ -111,7 +101,7 @@ func (l *Lab) open(t *Target, u *LUN, copies *lun.CopySet, abort func(*Target, i
 		return fail(err)
 	}
 	o := u.options(t)
-	o.Copies = copies
+	o.Copies, o.LUN = copies, uint16(u.Number)
 	o.AbortTasks = func(n *lun.Nexus) {
 		if abort != nil {
 			abort(t, u.Number, n)

@@ -27,6 +27,7 @@ const taskBuckets = 64
 // Open makes a nexus to t. With visible not nil, only the logical units that it
 // tells true of are there for this nexus.
 func (t *Target) Open(id lun.Nexus, visible func(number uint16) bool) *Nexus {
+	id.Sees = visible // for what units do in its name with others
 	n := &Nexus{id: id, target: t, visible: visible}
 	t.mu.Lock()
 	defer t.mu.Unlock()
