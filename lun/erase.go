@@ -51,7 +51,7 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 		defer d.background.Done()
 		// Commands that were let in before end first, or find themselves overtaken.
 		d.locks.lock(0, d.Blocks())
-		d.rods.cancel(func(byteRange) bool { return true })
+		d.rods.cancelAll()
 		j.sense = work(j)
 		if j.sense.Key == NoSense {
 			if err := d.unseal(0, d.Blocks()); err != nil {

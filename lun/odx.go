@@ -116,7 +116,7 @@ func (d *Disk) populateToken(n *nexus, c *Command) Sense {
 			}
 		}
 		if s := d.overtaken(c.erasures); s.Key != NoSense {
-			d.rods.cancel(func(byteRange) bool { return true })
+			d.rods.cancelAll()
 			return s
 		}
 		return Sense{}

@@ -19,6 +19,7 @@ func (d *Disk) LosePower(lose func() error) error {
 	d.cuts.Add(1)
 	d.mu.Unlock()
 	err := lose()
+	d.rods.cancelAll() // what they stand for may be gone
 	d.mu.Lock()
 	d.state.Store(d.state.Load() &^ stopped)
 	if r := &d.reserve; !r.persists {

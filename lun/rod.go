@@ -118,6 +118,9 @@ func (t *rodTokens) cancel(meant func(byteRange) bool) {
 	}
 }
 
+// cancelAll ends all tokens.
+func (t *rodTokens) cancelAll() { t.cancel(func(byteRange) bool { return true }) }
+
 // newROD makes a token for ranges of blocks, unless there are too many. timeout is
 // in seconds.
 func (d *Disk) newROD(ranges []run, timeout uint32) (*rod, bool) {
