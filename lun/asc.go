@@ -81,6 +81,7 @@ const (
 	ASCInsufficientRegistrationResources = 0x5504
 	ASCInsufficientResourcesForRODToken  = 0x550d
 	ASCInsufficientZoneResources         = 0x550e
+	ASCFailurePredictionFalse            = 0x5dff
 )
 
 // InvalidField is the sense data for a CDB whose field at the given byte, with

@@ -163,6 +163,7 @@ type Disk struct {
 	zones    *zones   // nil unless zoned
 	pool     *pool    // nil unless the room is limited
 	tasks    TaskControl
+	power    powerState
 	count    counters
 	born     time.Time
 
@@ -390,14 +391,18 @@ func (d *Disk) Execute(c *Command) {
 		c.Status = ReservationConflict
 		return
 	}
+	run := e.run
 	if st := d.state.Load(); st != 0 {
 		if s := d.admit(st, e); s.Key != NoSense {
 			d.fail(c, s)
 			return
 		}
+		if st&resting != 0 {
+			run = e.awake
+		}
 	}
 	cuts := d.cuts.Load()
-	if s := e.run(d, n, c); s.Key != NoSense {
+	if s := run(d, n, c); s.Key != NoSense {
 		d.fail(c, s)
 	}
 	if d.cuts.Load() != cuts && c.Status == Good {

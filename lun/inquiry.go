@@ -27,7 +27,7 @@ var transportVersion = map[byte]uint16{
 // transport has none.
 func (n *nexus) protocol() byte {
 	if len(n.id.Initiator) == 0 {
-		return 0x0f
+		return protocolNone
 	}
 	return n.id.Initiator[0] & 0x0f
 }

@@ -114,6 +114,9 @@ type logPage struct {
 	page, sub byte
 	make      func(d *Disk) []logParameter
 	when      func(d *Disk) bool // nil is always
+
+	// port makes, in the place of make, a page of the port of a nexus.
+	port func(n *nexus) []logParameter
 }
 
 func (p logPage) of(d *Disk) bool { return p.when == nil || p.when(d) }
@@ -136,12 +139,13 @@ var logPages = slices.Concat([]logPage{
 	{page: 0x0e, make: (*Disk).startStopLog},
 	{page: 0x10, make: (*Disk).selfTestLog},
 	{page: 0x15, make: (*Disk).backgroundScanLog},
+	{page: 0x18, port: (*nexus).portLog},
 	{page: 0x19, make: func(d *Disk) []logParameter {
 		// Idle time isn't counted; the interval that it would be in is 50 x 10^-3 s.
 		return append(d.count.all.parameter(), binaryList(2, make([]byte, 8)...), binaryList(3, 0, 0, 0, 3, 0, 0, 0, 50))
 	}},
 }, groupPages(), []logPage{
-	{page: 0x2f, make: func(*Disk) []logParameter { return []logParameter{binaryList(0, 0, 0, temperature)} }},
+	{page: 0x2f, make: (*Disk).exceptionLog},
 })
 
 // groupPages are the group statistics, one page a group.
@@ -198,7 +202,7 @@ func (d *Disk) backgroundScanLog() []logParameter {
 }
 
 // logSense is SPC-5 6.8.
-func (d *Disk) logSense(_ *nexus, c *Command) Sense {
+func (d *Disk) logSense(n *nexus, c *Command) Sense {
 	page, sub := c.CDB[2]&0x3f, c.CDB[3]
 	pointer, allocation := be16(c.CDB[5:]), uint64(be16(c.CDB[7:]))
 	b := []byte{page, sub, 0, 0}
@@ -211,7 +215,7 @@ func (d *Disk) logSense(_ *nexus, c *Command) Sense {
 	case sub == 0xff && page == 0x3f:
 		return InvalidField(3, 7)
 	default:
-		list, s := d.logPage(page, sub)
+		list, s := d.logPage(n, page, sub)
 		if s.Key != NoSense {
 			return s
 		}
@@ -233,11 +237,14 @@ func (d *Disk) logSense(_ *nexus, c *Command) Sense {
 	return Sense{}
 }
 
-func (d *Disk) logPage(page, sub byte) ([]logParameter, Sense) {
+func (d *Disk) logPage(n *nexus, page, sub byte) ([]logParameter, Sense) {
 	s := InvalidField(2, 5)
 	for _, p := range logPages {
 		if p.page == page && p.of(d) {
-			if p.sub == sub {
+			switch {
+			case p.sub == sub && p.port != nil:
+				return p.port(n), Sense{}
+			case p.sub == sub:
 				return p.make(d), Sense{}
 			}
 			s = InvalidField(3, 7)
@@ -291,7 +298,7 @@ func (d *Disk) logSelect(n *nexus, c *Command) Sense {
 		return InvalidField(7, 7)
 	}
 	if page != 0 || sub != 0 {
-		if _, s := d.logPage(page, sub); s.Key != NoSense {
+		if _, s := d.logPage(n, page, sub); s.Key != NoSense {
 			return s
 		}
 	}

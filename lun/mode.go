@@ -84,10 +84,8 @@ func newModePages(d *Disk) []*modePage {
 		control,
 		// Control extension: SIMPLE is the initial command priority.
 		newModePage(controlPage, 0x01, "00000000000000000000000000000000000000000000000000000000", "00000000000000000000000000000000000000000000000000000000"),
-		// Power condition: nothing is timed.
-		newModePage(0x1a, 0, "0000000000000000000000000000000000000000000000000000000000000000000000000000", "0000000000000000000000000000000000000000000000000000000000000000000000000000"),
-		// Informational exceptions: DEXCPT.
-		newModePage(0x1c, 0, "08000000000000000000", "00000000000000000000"),
+		newPowerPage(),
+		newExceptionPage(),
 	}
 	if pooled(d) {
 		pages = append(pages, poolPage(d.opt.SoftThreshold))
@@ -95,8 +93,12 @@ func newModePages(d *Disk) []*modePage {
 	if streams(d) {
 		pages = append(pages, hintsPage(d.opt.Streams))
 	}
-	slices.SortFunc(pages, func(a, b *modePage) int { return cmp.Or(cmp.Compare(a.code, b.code), cmp.Compare(a.sub, b.sub)) })
+	sortPages(pages)
 	return pages
+}
+
+func sortPages(pages []*modePage) {
+	slices.SortFunc(pages, func(a, b *modePage) int { return cmp.Or(cmp.Compare(a.code, b.code), cmp.Compare(a.sub, b.sub)) })
 }
 
 // cachingInitial is the first byte of the caching page at first.
@@ -107,8 +109,18 @@ func cachingInitial(writeThrough bool) byte {
 	return 0x04 // WCE
 }
 
-func (d *Disk) page(code, sub byte) *modePage {
-	for _, p := range d.pages {
+// page returns a page of the disk's, which there has to be or may be.
+func (d *Disk) page(code, sub byte) *modePage { return findPage(d.pages, code, sub) }
+
+// pagesOf returns the pages that a nexus sees, in ascending order.
+func (d *Disk) pagesOf(n *nexus) []*modePage {
+	pages := append(n.portPages(), d.pages...)
+	sortPages(pages)
+	return pages
+}
+
+func findPage(pages []*modePage, code, sub byte) *modePage {
+	for _, p := range pages {
 		if p.code == code && p.sub == sub {
 			return p
 		}
@@ -129,6 +141,8 @@ func (d *Disk) applyModes() {
 		AbortedStatus: control[controlTags]&0x40 != 0,
 		OnError:       ErrorRule(control[controlOrder] >> 1 & 3),
 	})
+	d.power.setTimers(d.page(powerPage, 0).current)
+	d.watchPower()
 	d.applyPool()
 }
 
@@ -150,10 +164,11 @@ func (p *modePage) append(b []byte, control byte) []byte {
 }
 
 // modeSense is SPC-5 6.14 and 6.15.
-func (d *Disk) modeSense(_ *nexus, c *Command) Sense {
+func (d *Disk) modeSense(n *nexus, c *Command) Sense {
+	pages := d.pagesOf(n)
 	ten := c.CDB[0] == 0x5a
 	code, sub, control := c.CDB[2]&0x3f, c.CDB[3], c.CDB[2]>>6
-	if sub != 0 && sub != 0xff && code != 0x3f && d.page(code, sub) == nil {
+	if sub != 0 && sub != 0xff && code != 0x3f && findPage(pages, code, sub) == nil {
 		return InvalidField(3, 7)
 	}
 	b := make([]byte, 4, 256)
@@ -182,7 +197,7 @@ func (d *Disk) modeSense(_ *nexus, c *Command) Sense {
 	}
 	found := false
 	d.mu.Lock()
-	for _, p := range d.pages {
+	for _, p := range pages {
 		if !ten && len(p.current) > 128 {
 			continue // there is no room for it in an answer of 255 bytes
 		}
@@ -245,12 +260,13 @@ func (d *Disk) modeSelect(n *nexus, c *Command) Sense {
 func (d *Disk) changeModes(n *nexus, list []byte, at int, save bool) Sense {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	changes, s := d.parsePages(list, at)
+	changes, s := parsePages(d.pagesOf(n), list, at)
 	if s.Key != NoSense {
 		return s
 	}
-	changed := false
+	changed, tested := false, false
 	for _, ch := range changes {
+		tested = tested || ch.page.code == exceptionPage
 		if string(ch.page.current) != string(ch.value) {
 			changed = true
 			copy(ch.page.current, ch.value)
@@ -262,6 +278,9 @@ func (d *Disk) changeModes(n *nexus, list []byte, at int, save bool) Sense {
 	d.applyModes()
 	if changed {
 		d.attendOthers(n, ASCModeParametersChanged)
+	}
+	if code, report := d.exception(); report == reportAttention && tested {
+		d.attendOthers(nil, code)
 	}
 	return Sense{}
 }
@@ -304,7 +323,7 @@ type modeChange struct {
 
 // parsePages reads the pages of a parameter list and compares them with what
 // may be changed. Disk.mu is held.
-func (d *Disk) parsePages(list []byte, at int) (changes []modeChange, s Sense) {
+func parsePages(pages []*modePage, list []byte, at int) (changes []modeChange, s Sense) {
 	short := Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	for at < len(list) {
 		if len(list)-at < 2 {
@@ -317,7 +336,7 @@ func (d *Disk) parsePages(list []byte, at int) (changes []modeChange, s Sense) {
 			}
 			sub, size, header = list[at+1], int(be16(list[at+2:])), 4
 		}
-		p := d.page(code, sub)
+		p := findPage(pages, code, sub)
 		if p == nil || p.header() != header {
 			return nil, InvalidParameter(at, 5)
 		}

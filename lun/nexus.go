@@ -191,6 +191,7 @@ func (d *Disk) reset(code uint16) []*copyOperation {
 	for _, p := range d.pages {
 		copy(p.current, p.saved)
 	}
+	d.power.enter(activeCondition, false)
 	d.applyModes()
 	d.reserve.legacy = nil
 	for _, n := range *d.nexuses.Load() {

@@ -18,6 +18,7 @@ const (
 	formatFailed                      // FORMAT UNIT failed, and nothing is left to read
 	sanitizeFailed                    // SANITIZE failed
 	sanitizeStuck                     // and only another one can end that
+	resting                           // power conditions come and go; see condition.go
 )
 
 // notReady is the sense data for a state that keeps from the medium.
@@ -51,7 +52,18 @@ func (d *Disk) testUnitReady(*nexus, *Command) Sense { return Sense{} }
 // requestSense answers with the pending unit attention or else with the state
 // of the unit (SPC-5 6.39).
 func (d *Disk) requestSense(n *nexus, c *Command) Sense {
-	s := d.notReady(d.state.Load())
+	state := d.state.Load()
+	s := d.notReady(state)
+	if s.Key == NoSense && state&resting != 0 {
+		_, s.Code = d.power.now()
+	}
+	if s == (Sense{}) {
+		d.mu.Lock()
+		if code, report := d.exception(); report == reportOnRequest {
+			s.Code = code
+		}
+		d.mu.Unlock()
+	}
 	if a := d.takeAttention(n); a.Key != NoSense {
 		s = a
 	}
@@ -110,6 +122,7 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 			return d.notReady(state)
 		}
 		state &^= stopped
+		d.power.enter(activeCondition, false)
 	case d.opt.Removable:
 		// It stops only to be ejected.
 	default:
@@ -117,29 +130,6 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 		state |= stopped
 	}
 	d.state.Store(state)
-	return Sense{}
-}
-
-// powerCondition takes ACTIVE, IDLE, STANDBY, LU_CONTROL and the FORCE ones
-// with their modifiers. There is nothing here that uses less power in them, and
-// a unit may leave them whenever it gets a command.
-func (d *Disk) powerCondition(power, modifier byte) Sense {
-	switch power {
-	case 0x1, 0x7: // ACTIVE, LU_CONTROL
-		if modifier != 0 {
-			return InvalidField(3, 3)
-		}
-	case 0x2, 0xa: // IDLE
-		if modifier > 2 {
-			return InvalidField(3, 3)
-		}
-	case 0x3, 0xb: // STANDBY
-		if modifier > 1 {
-			return InvalidField(3, 3)
-		}
-	default:
-		return InvalidField(4, 7)
-	}
 	return Sense{}
 }
 
