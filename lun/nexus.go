@@ -180,7 +180,11 @@ func (d *Disk) notify(n *nexus, e Event) (uncached bool, copies []*copyOperation
 	case CommandsLost:
 		n.attend(ASCCommandsCleared)
 	case LUNsChanged:
-		d.attendOthers(nil, ASCReportedLUNsDataHasChanged)
+		if n != nil {
+			n.attend(ASCReportedLUNsDataHasChanged)
+		} else {
+			d.attendOthers(nil, ASCReportedLUNsDataHasChanged)
+		}
 	}
 	return cached && !d.writeBack.Load(), copies
 }

@@ -50,7 +50,8 @@ const (
 	CommandsCleared
 
 	// LUNsChanged says that the target's LUN inventory has changed
-	// (REPORTED LUNS DATA HAS CHANGED, SPC-5 6.33).
+	// (REPORTED LUNS DATA HAS CHANGED, SPC-5 6.33): for the nexus that comes with
+	// it, or without one for all.
 	LUNsChanged
 
 	// NexusReset says that the nexus was lost and is there again at once, by the

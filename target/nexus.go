@@ -25,14 +25,26 @@ type Nexus struct {
 const taskBuckets = 64
 
 // Open makes a nexus to t. With visible not nil, only the logical units that it
-// tells true of are there for this nexus.
+// tells true of are there for this nexus. It may come to tell something else: then
+// [Nexus.InventoryChanged] is due.
 func (t *Target) Open(id lun.Nexus, visible func(number uint16) bool) *Nexus {
 	id.Sees = visible // for what units do in its name with others
 	n := &Nexus{id: id, target: t, visible: visible}
+	n.id.Sees = n.sees
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.nexuses[n] = struct{}{}
 	return n
+}
+
+// InventoryChanged has the initiator told that it sees other logical units than
+// before (REPORTED LUNS DATA HAS CHANGED, SPC-5 6.33).
+func (n *Nexus) InventoryChanged() {
+	for number, lu := range *n.target.units.Load() {
+		if n.sees(number) {
+			lu.unit.Notify(&n.id, lun.LUNsChanged)
+		}
+	}
 }
 
 // Name is the nexus's name, for people.

@@ -60,12 +60,19 @@ type Limits struct {
 	CmdPerLUN int
 }
 
+func (l Limits) check() error {
+	if l.CmdPerLUN < 0 {
+		return fmt.Errorf("target: cmd_per_lun %d is negative", l.CmdPerLUN)
+	}
+	return nil
+}
+
 // LogicalUnit is a unit at its place in a target, with its task set's counts.
 type LogicalUnit struct {
 	unit   lun.Unit
 	number uint16
 	kind   unitKind
-	limit  int64
+	limit  atomic.Int64
 
 	control    *lun.TaskControl
 	controller lun.TaskController // nil for a unit that leaves its task set to us
@@ -94,8 +101,8 @@ func (t *Target) Add(n uint16, u lun.Unit, l Limits) (*LogicalUnit, error) {
 	if n > MaxNumber {
 		return nil, fmt.Errorf("target: logical unit number %d is above %d", n, MaxNumber)
 	}
-	if l.CmdPerLUN < 0 {
-		return nil, fmt.Errorf("target: cmd_per_lun %d is negative", l.CmdPerLUN)
+	if err := l.check(); err != nil {
+		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +111,8 @@ func (t *Target) Add(n uint16, u lun.Unit, l Limits) (*LogicalUnit, error) {
 		return nil, fmt.Errorf("%w: %d", ErrLUNInUse, n)
 	}
 	lu := t.newUnit(u, kindUnit)
-	lu.number, lu.limit = n, int64(l.CmdPerLUN)
+	lu.number = n
+	lu.limit.Store(int64(l.CmdPerLUN))
 	m := maps.Clone(old)
 	m[n] = lu
 	t.units.Store(&m)
@@ -155,8 +163,18 @@ func (u *LogicalUnit) Number() uint16 { return u.number }
 // Present tells whether there is a unit, or only something that says there is none.
 func (u *LogicalUnit) Present() bool { return u.kind != kindAbsent }
 
-// CmdPerLUN is the limit that the unit was added with; 0 means none.
-func (u *LogicalUnit) CmdPerLUN() int { return int(u.limit) }
+// CmdPerLUN is the limit that holds; 0 means none.
+func (u *LogicalUnit) CmdPerLUN() int { return int(u.limit.Load()) }
+
+// SetLimits has other limits hold from now on. Commands that are in the task set
+// stay there.
+func (u *LogicalUnit) SetLimits(l Limits) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	u.limit.Store(int64(l.CmdPerLUN))
+	return nil
+}
 
 // InFlight is the number of commands in the task set now.
 func (u *LogicalUnit) InFlight() int { return int(u.inFlight.Load()) }
@@ -170,7 +188,7 @@ func (u *LogicalUnit) TaskSetFull() uint64 { return u.full.Load() }
 // enter counts a command in, or says that the task set is full.
 func (u *LogicalUnit) enter() bool {
 	n := u.inFlight.Add(1)
-	if u.limit > 0 && n > u.limit {
+	if limit := u.limit.Load(); limit > 0 && n > limit {
 		u.inFlight.Add(-1)
 		u.full.Add(1)
 		return false

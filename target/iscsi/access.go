@@ -57,12 +57,10 @@ func (a *Access) matches(initiator string) bool {
 	return ok && err == nil
 }
 
-// visible is the mask of logical units for a nexus, nil for all.
-func (a *Access) visible() func(uint16) bool {
-	if a.LUNs == nil {
-		return nil
-	}
-	return func(n uint16) bool { return slices.Contains(a.LUNs, n) }
+// sees tells whether a session may see a logical unit.
+func (x *session) sees(n uint16) bool {
+	a := x.access.Load()
+	return a.LUNs == nil || slices.Contains(a.LUNs, n)
 }
 
 func (a *Access) check() error {

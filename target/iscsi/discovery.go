@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -120,7 +121,7 @@ func (c *conn) sendTargets(which string) (b []byte) {
 	case which == "" && own != nil:
 		b = c.appendTarget(b, own)
 	default:
-		if t := c.srv.targets[strings.ToLower(which)]; t != nil && (own == nil || own == t) && t.accessFor(c.sess.initiator) != nil {
+		if t := c.srv.target(which); t != nil && (own == nil || own.same(t)) && t.accessFor(c.sess.initiator) != nil {
 			b = c.appendTarget(b, t)
 		}
 	}
@@ -166,12 +167,5 @@ func (s *Server) portals(c *conn, t *Target) []string {
 }
 
 func (s *Server) sortedTargets() []*Target {
-	ts := slices.Clone(s.opt.Targets)
-	slices.SortFunc(ts, func(a, b *Target) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
-	return ts
+	return slices.SortedFunc(maps.Values(*s.targets.Load()), func(a, b *Target) int { return strings.Compare(a.Name, b.Name) })
 }

@@ -219,7 +219,7 @@ func (s *session) cancel(on *conn, p *pdu.TaskMgmtRequest) bool {
 func (c *conn) coldReset() {
 	c.out.flush(false)
 	for _, o := range c.srv.list() {
-		if o.phase.Load() == phaseFull && o.sess.tgt == c.sess.tgt {
+		if o.phase.Load() == phaseFull && o.sess.tgt != nil && c.sess.tgt != nil && o.sess.tgt.same(c.sess.tgt) {
 			o.hangUp()
 		}
 	}

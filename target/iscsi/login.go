@@ -207,7 +207,7 @@ func (l *login) identify(pairs []pair) error {
 	}
 	l.auth.secrets = l.conn.srv.opt.DiscoveryCHAP
 	if !l.discovery {
-		l.target = l.conn.srv.targets[strings.ToLower(targetName)]
+		l.target = l.conn.srv.target(targetName)
 		if l.target == nil || !l.target.in(l.conn.tag) {
 			return failLogin(pdu.NotFound, "no target %q in portal group %d", targetName, l.conn.tag)
 		}
@@ -244,7 +244,7 @@ func (l *login) join() error {
 	s.mu.Lock()
 	x := s.sessions[l.first.TSIH]
 	s.mu.Unlock()
-	if x == nil || l.target == nil || x.tgt != l.target || x.isid != l.isid || x.tag != l.conn.tag || !strings.EqualFold(x.initiator, l.initiator) {
+	if x == nil || l.target == nil || x.tgt == nil || !x.tgt.same(l.target) || x.isid != l.isid || x.tag != l.conn.tag || !strings.EqualFold(x.initiator, l.initiator) {
 		return failLogin(pdu.SessionDoesNotExist, "no session %d", l.first.TSIH)
 	}
 	l.session = x

@@ -15,11 +15,10 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"lunlab/lun"
 	"lunlab/target"
 )
 
@@ -103,7 +102,7 @@ type Options struct {
 type Server struct {
 	opt     Options
 	log     *slog.Logger
-	targets map[string]*Target
+	targets atomic.Pointer[map[string]*Target] // by name in lower case; replaced, never changed
 	pool    bufferPool
 	asked   challenges
 
@@ -138,7 +137,6 @@ func NewServer(opt Options) (*Server, error) {
 	}
 	s := &Server{
 		opt: opt, log: opt.Log,
-		targets:   map[string]*Target{},
 		listeners: map[net.Listener]uint16{},
 		conns:     map[*conn]struct{}{},
 		sessions:  map[uint16]*session{},
@@ -155,58 +153,14 @@ func NewServer(opt Options) (*Server, error) {
 			return nil, fmt.Errorf("iscsi: discovery: %w", err)
 		}
 	}
-	for _, t := range opt.Targets {
-		if err := CheckName(t.Name); err != nil {
-			return nil, fmt.Errorf("iscsi: target: %w", err)
-		}
-		if t.CanQueue == 0 {
-			t.CanQueue = DefaultCanQueue
-		}
-		if t.CanQueue < 1 || t.CanQueue > maxCanQueue {
-			return nil, fmt.Errorf("iscsi: target %s: can_queue %d is not in 1 to %d", t.Name, t.CanQueue, maxCanQueue)
-		}
-		def(&t.HWQueues, 1)
-		if t.HWQueues < 1 || t.HWQueues > maxHWQueues {
-			return nil, fmt.Errorf("iscsi: target %s: hw_queues %d is not in 1 to %d", t.Name, t.HWQueues, maxHWQueues)
-		}
-		for i := range t.Access {
-			if err := t.Access[i].check(); err != nil {
-				return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
-			}
-		}
-		if err := checkTransfer(t.Device, blocks); err != nil {
-			return nil, fmt.Errorf("iscsi: target %s: %w", t.Name, err)
-		}
-		name := strings.ToLower(t.Name)
-		if s.targets[name] != nil {
-			return nil, fmt.Errorf("iscsi: two targets are named %s", t.Name)
-		}
-		s.targets[name] = t
+	targets, err := checkTargets(opt.Targets, blocks)
+	if err != nil {
+		return nil, err
 	}
+	s.targets.Store(&targets)
 	s.wg.Add(1)
 	go s.watch()
 	return s, nil
-}
-
-// checkTransfer refuses disks that announce longer transfers than there can be. What
-// isn't seen here, because it is wrapped or added later, fails such commands.
-func checkTransfer(d *target.Target, most uint64) error {
-	if d == nil {
-		return nil // it only redirects
-	}
-	for _, u := range d.Units() {
-		unit := u.Unit()
-		if w, ok := unit.(interface{ Unit() lun.Unit }); ok {
-			unit = w.Unit() // what a fault.Unit is in front of
-		}
-		if disk, ok := unit.(*lun.Disk); ok {
-			o := disk.Options()
-			if n := uint64(o.MaxTransfer) * uint64(o.BlockSize); n > most {
-				return fmt.Errorf("LUN %d may transfer %d bytes at once, more than %d", u.Number(), n, most)
-			}
-		}
-	}
-	return nil
 }
 
 func def[T comparable](v *T, d T) {

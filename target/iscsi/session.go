@@ -20,9 +20,9 @@ type session struct {
 	initiator string
 	isid      [6]byte
 	tsih      uint16
-	tag       uint16 // of the portal group
-	access    *Access
-	nexus     *target.Nexus // nil in a discovery session
+	tag       uint16                 // of the portal group
+	access    atomic.Pointer[Access] // what it may see
+	nexus     *target.Nexus          // nil in a discovery session
 
 	// params is fixed when the first connection has logged in, but for the
 	// connections' own, which are in conn.
@@ -205,9 +205,10 @@ func (a *arrival) header() []byte {
 // session of the same initiator port ends (RFC 7143 6.3.5).
 func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 	x := &session{
-		srv: s, tgt: l.target, initiator: l.initiator, isid: l.isid, tag: c.tag, access: l.access, params: *l.params,
+		srv: s, tgt: l.target, initiator: l.initiator, isid: l.isid, tag: c.tag, params: *l.params,
 		held: map[uint32]arrival{}, conns: map[uint16]*conn{},
 	}
+	x.access.Store(l.access)
 	window := uint32(DefaultCanQueue)
 	if x.tgt != nil {
 		window = uint32(x.tgt.CanQueue)
@@ -236,6 +237,10 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 		s.mu.Unlock()
 		old.close("reinstated by a new login")
 	}
+	if x.tgt != nil && s.target(x.tgt.Name) != x.tgt {
+		x.close("its target has changed during the login") // see SetTargets
+		return nil, pdu.ServiceUnavailable
+	}
 	return x, pdu.LoginSuccess
 }
 
@@ -247,7 +252,7 @@ func (x *session) openNexus() {
 		Initiator:  transportID(x.initiator, x.isid),
 		TargetPort: x.tag,
 		Name:       portName(x.initiator, x.isid),
-	}, x.access.visible())
+	}, x.sees)
 }
 
 // findLocked finds the session of the same I_T nexus as x; discovery sessions have
@@ -257,7 +262,7 @@ func (s *Server) findLocked(x *session) *session {
 		return nil
 	}
 	for _, o := range s.sessions {
-		if o.tgt == x.tgt && o.isid == x.isid && o.tag == x.tag && strings.EqualFold(o.initiator, x.initiator) {
+		if o.tgt != nil && o.tgt.same(x.tgt) && o.isid == x.isid && o.tag == x.tag && strings.EqualFold(o.initiator, x.initiator) {
 			return o
 		}
 	}
