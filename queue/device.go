@@ -11,9 +11,9 @@ type sbitmap struct {
 	hint   bool
 }
 
-// mapShift is the number of bits a word holds, as a power of two:
-// sbitmap_calculate_shift on a 64-bit kernel.
-func mapShift(depth int) int {
+// MapShift is the number of bits that a word of a map of that depth holds, as a
+// power of two: sbitmap_calculate_shift on a 64-bit kernel.
+func MapShift(depth int) int {
 	shift := 6
 	if depth >= 4 {
 		for 4<<shift > depth {
@@ -76,15 +76,13 @@ func (r Rules) Attach(l Limits) (*Device, error) {
 
 // lookAtMap is scsi_realloc_sdev_budget_map.
 func (d *Device) lookAtMap(depth int) string {
-	needs, reason := d.rules.NeedsMap(d.limits, depth)
-	if !needs {
-		d.doubleFree = d.doubleFree || d.budget.hint
-		d.budget.mapped = false
-		return reason
-	}
-	depth = min(depth, d.limits.DeviceMax())
-	if shift := mapShift(depth); !d.budget.mapped || shift != d.budget.shift {
-		d.budget = sbitmap{mapped: true, shift: shift, hint: true, words: 1}
+	action, reason := d.rules.MapAtLook(d.limits, depth, d.budget.mapped, d.budget.shift)
+	switch action {
+	case MapFreed:
+		d.free()
+	case MapAllocated:
+		depth = min(depth, d.limits.DeviceMax())
+		d.budget = sbitmap{mapped: true, shift: MapShift(depth), hint: true, words: 1}
 		d.budget.resize(depth)
 		d.doubleFree = false
 	}
@@ -100,18 +98,21 @@ func (d *Device) change(depth int) bool {
 	if depth > 0 {
 		d.depth = depth
 	}
-	switch {
-	case d.rules.DepthMovesMap && d.limits.HostTagset && depth >= d.limits.CanQueue:
-		d.doubleFree = d.doubleFree || d.budget.hint
-		d.budget.mapped = false
-	case d.rules.DepthMovesMap:
+	switch d.rules.MapAtChange(d.limits, depth, d.budget.mapped) {
+	case MapFreed:
+		d.free()
+	case MapResized:
 		if !d.budget.resize(d.depth) {
 			d.oops = true
 		}
-	case d.budget.mapped:
-		d.budget.resize(d.depth)
 	}
 	return true
+}
+
+// free is sbitmap_free, which leaves the pointer to the hint.
+func (d *Device) free() {
+	d.doubleFree = d.doubleFree || d.budget.hint
+	d.budget.mapped = false
 }
 
 // Mapped says whether the device has a budget map.

@@ -171,3 +171,41 @@ func (r Rules) NeedsMap(l Limits, depth int) (bool, string) {
 	}
 	return false, fmt.Sprintf("elided: %s and depth %d >= can_queue %d", sharing, depth, l.CanQueue)
 }
+
+// MapAction is what a kernel does with a device's budget map when it has reason
+// to look at it.
+type MapAction int
+
+const (
+	MapStays MapAction = iota
+	// MapAllocated: a new map, in place of the one there may be.
+	MapAllocated
+	// MapResized: the same map, at the device's depth.
+	MapResized
+	MapFreed
+)
+
+// MapAtLook is what scsi_realloc_sdev_budget_map does, and why, in words, as
+// [Rules.NeedsMap] has it. mapped and shift are of the map there is.
+func (r Rules) MapAtLook(l Limits, depth int, mapped bool, shift int) (MapAction, string) {
+	needs, reason := r.NeedsMap(l, depth)
+	switch {
+	case !needs:
+		return MapFreed, reason
+	case !mapped || MapShift(min(depth, l.DeviceMax())) != shift:
+		return MapAllocated, reason
+	}
+	return MapStays, reason
+}
+
+// MapAtChange is what scsi_change_queue_depth does when it accepts the depth,
+// which is [Limits.DeviceMax] at most.
+func (r Rules) MapAtChange(l Limits, depth int, mapped bool) MapAction {
+	switch {
+	case r.DepthMovesMap && l.HostTagset && depth >= l.CanQueue:
+		return MapFreed
+	case r.DepthMovesMap || mapped:
+		return MapResized
+	}
+	return MapStays
+}
