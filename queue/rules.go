@@ -51,6 +51,9 @@ type Rules struct {
 	// DepthMovesMap: scsi_change_queue_depth itself frees the map at a depth
 	// of at least can_queue, and resizes it below, whether it's there or not.
 	DepthMovesMap bool
+	// TrackingNeedsMap: TASK SET FULL lowers no depth, and nothing raises it
+	// again, without a map.
+	TrackingNeedsMap bool
 	// LibataTag is the NCQ tag of a SAS host's ATA device.
 	LibataTag LibataTag
 	// Notes are further facts of this version, a sentence each.
@@ -87,13 +90,13 @@ var all = []Rules{
 		Name:          "6.19",
 		Aliases:       []string{"optional"},
 		Title:         "Linux 6.19: only a host's pseudo device has no map",
-		DepthNeedsMap: true,
+		DepthNeedsMap: true, TrackingNeedsMap: true,
 	},
 	{
 		Name:    "v2",
 		Aliases: []string{"v2a", "v2-2025-11-17", "2025-11-17"},
 		Title:   "series of 2025-11-17: left out for host-wide tags or one queue; a depth needs a map",
-		Elides:  ElideHostTagsetOrOneQueue, DepthNeedsMap: true,
+		Elides:  ElideHostTagsetOrOneQueue, DepthNeedsMap: true, TrackingNeedsMap: true,
 		Notes: []string{
 			"A device that is left out at first keeps queue_depth 0: scsi_change_queue_depth refuses to set one.",
 			"With device_configure the second look then allocates a map of depth 0, and the LUN scan waits for ever.",
@@ -103,7 +106,7 @@ var all = []Rules{
 		Name:    "v3",
 		Aliases: []string{"v2b", "v2-2025-11-24", "2025-11-24"},
 		Title:   "series of 2025-11-24 (posted as v2 again): as v2, depth stored without a map; libata takes the request tag",
-		Elides:  ElideHostTagsetOrOneQueue, LibataTag: LibataRequestTag,
+		Elides:  ElideHostTagsetOrOneQueue, TrackingNeedsMap: true, LibataTag: LibataRequestTag,
 		Notes: []string{
 			"Under libsas the request tag is the HBA's and passes 31, libata's last NCQ tag.",
 		},
@@ -112,7 +115,7 @@ var all = []Rules{
 		Name:    "v3-scsi",
 		Aliases: []string{"no3"},
 		Title:   "v3 without its libata patch",
-		Elides:  ElideHostTagsetOrOneQueue,
+		Elides:  ElideHostTagsetOrOneQueue, TrackingNeedsMap: true,
 		Notes: []string{
 			"A SAS host's ATA device without a map has no NCQ tag: libata gets 2147483647 as its token and fails the command.",
 		},
@@ -121,7 +124,7 @@ var all = []Rules{
 		Name:    "v4",
 		Aliases: []string{"nbt", "2025-12-16"},
 		Title:   "series of 2025-12-16: as v3-scsi, and never for a host with needs_budget_token",
-		Elides:  ElideHostTagsetOrOneQueue, KnowsNeedsBudgetToken: true,
+		Elides:  ElideHostTagsetOrOneQueue, TrackingNeedsMap: true, KnowsNeedsBudgetToken: true,
 		Notes: []string{
 			"The flag is set in ata_scsi_add_hosts, which hosts of libsas don't pass.",
 		},

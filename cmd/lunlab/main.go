@@ -26,6 +26,7 @@ func main() {
 	root.AddCommand(
 		ktestCommand(),
 		rulesCommand(),
+		simulateCommand(),
 		serveCommand(),
 		statusCommand(),
 		faultCommand(),
