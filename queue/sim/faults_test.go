@@ -85,7 +85,7 @@ func TestFaultsAreFound(t *testing.T) {
 				}
 			seeds:
 				for seed := range seeds {
-					for steps := 250_000; steps <= most; steps *= 2 {
+					for steps := 100_000; steps <= most; steps *= 2 {
 						for _, got := range explore(t, r, h, seed, steps).Findings {
 							if got.Violation.Invariant == f.invariant && got.Violation.Of == f.of && strings.Contains(got.Violation.What, f.says) {
 								continue seeds
@@ -106,7 +106,7 @@ func TestCleanVersions(t *testing.T) {
 		for _, name := range f.clean {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				for _, got := range explore(t, rules(t, name), host(t, f.host), 1, 300_000).Findings {
+				for _, got := range explore(t, rules(t, name), host(t, f.host), 1, 100_000).Findings {
 					if got.Violation.Invariant == f.invariant && got.Violation.Of == f.of {
 						t.Errorf("got %q, want none of %s/%s", got.Violation.What, f.invariant.Name, f.of)
 					}
@@ -118,8 +118,8 @@ func TestCleanVersions(t *testing.T) {
 		for _, h := range sim.Hosts() {
 			t.Run(h.Name+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				for seed := range uint64(2) {
-					for _, got := range explore(t, rules(t, name), h, seed, 200_000).Findings {
+				for _, seed := range []uint64{1} {
+					for _, got := range explore(t, rules(t, name), h, seed, 150_000).Findings {
 						t.Errorf("seed %d: %s: %s, by %v", seed, got.Violation.Invariant.Name, got.Violation.What, got.Case.Plan)
 					}
 				}
