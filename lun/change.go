@@ -124,7 +124,7 @@ func (d *Disk) Grow() error {
 		return err
 	}
 	old := d.geometry()
-	g, err := d.newGeometry(d.store.Size(), old.blockSize)
+	g, err := d.newGeometry(d.store.Size(), old.blockSize, old.limit)
 	switch {
 	case err != nil:
 		return fmt.Errorf("lun: %w", err)

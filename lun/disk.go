@@ -181,6 +181,7 @@ type Disk struct {
 	clock        clock
 	copies       []*copyOperation // the last first
 	or           orState
+	pending      *geometry // see choose
 	rods         rodTokens // has a lock of its own
 	groups       []portGroup
 }
@@ -198,7 +199,7 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	if err := d.setOptions(o); err != nil {
 		return nil, fmt.Errorf("lun: %w", err)
 	}
-	g, err := d.newGeometry(s.Size(), uint64(d.opt.BlockSize))
+	g, err := d.newGeometry(s.Size(), uint64(d.opt.BlockSize), 0)
 	if err != nil {
 		return nil, fmt.Errorf("lun: %w", err)
 	}

@@ -50,11 +50,11 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 	go func() {
 		defer d.background.Done()
 		// Commands that were let in before end first, or find themselves overtaken.
-		d.locks.lock(0, d.Blocks())
+		d.locks.lock(0, allStripes)
 		d.rods.cancelAll()
 		j.sense = work(j)
 		if j.sense.Key == NoSense {
-			if err := d.unseal(0, d.Blocks()); err != nil {
+			if err := d.unseal(0, d.geometry().most); err != nil {
 				j.sense = d.writeError(err, 0)
 			}
 		}
@@ -64,7 +64,10 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 			}
 			j.sense = d.flush()
 		}
-		d.locks.unlock(0, d.Blocks())
+		if j.sense.Key == NoSense && d.opt.Memory != nil {
+			j.sense = d.save()
+		}
+		d.locks.unlock(0, allStripes)
 		d.poolChanged()
 		d.wait(d.opt.EraseTime - time.Since(j.start))
 		d.mu.Lock()
@@ -113,7 +116,7 @@ func (d *Disk) wait(t time.Duration) {
 
 // pieces calls do for the medium piece by piece, and keeps count of progress.
 func (d *Disk) pieces(j *job, do func(off, n uint64) Sense) Sense {
-	size := d.Blocks() * d.blockSize()
+	size := d.geometry().most * d.blockSize()
 	for off := uint64(0); off < size; off += erasePiece {
 		select {
 		case <-d.closing:

@@ -4,7 +4,7 @@ import "time"
 
 var infoOps = []op{
 	{name: "REPORT IDENTIFYING INFORMATION", usage: "a3 05 0000 0000 ffffffff fe 00", moves: allocates(6, 4), run: (*Disk).reportIdentity},
-	{name: "SET IDENTIFYING INFORMATION", usage: "a4 06 0000 0000 ffffffff fe 00", class: writes, moves: takes(6, 4), run: (*Disk).setIdentity},
+	{name: "SET IDENTIFYING INFORMATION", usage: "a4 06 0000 0000 ffffffff fe 00", class: writes, moves: takes(6, 4), run: remember((*Disk).setIdentity)},
 	{name: "REPORT TIMESTAMP", usage: "a3 0f 0000 0000 ffffffff 00 00", moves: allocates(6, 4), run: (*Disk).reportTimestamp},
 	{name: "SET TIMESTAMP", usage: "a4 0f 0000 0000 ffffffff 00 00", class: writes, moves: takes(6, 4), run: (*Disk).setTimestamp},
 	{name: "SECURITY PROTOCOL IN", usage: "a2 ff ffff 00 00 ffffffff 00 00", class: writes, moves: allocates(6, 4), run: (*Disk).securityIn},

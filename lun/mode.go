@@ -180,18 +180,21 @@ func (d *Disk) modeSense(n *nexus, c *Command) Sense {
 		specific |= 0x80
 	}
 	if c.CDB[1]&0x08 == 0 { // DBD
+		d.mu.Lock()
+		g := d.described()
+		d.mu.Unlock()
 		long := ten && c.CDB[1]&0x10 != 0
 		if long {
 			b[4] = 1 // LONGLBA
 			b = append(b, make([]byte, 16)...)
-			put64(b[8:], d.Blocks())
-			put32(b[20:], uint32(d.blockSize()))
+			put64(b[8:], g.blocks)
+			put32(b[20:], uint32(g.blockSize))
 			put16(b[6:], 16)
 		} else {
 			at := len(b)
 			b = append(b, make([]byte, 8)...)
-			put32(b[at:], uint32(min(d.Blocks(), 1<<32-1)))
-			put32(b[at+4:], uint32(d.blockSize())) // under 2^24
+			put32(b[at:], uint32(min(g.blocks, 1<<32-1)))
+			put32(b[at+4:], uint32(g.blockSize)) // under 2^24
 			b[at-1] = 8
 		}
 	}
@@ -243,11 +246,12 @@ func (d *Disk) modeSelect(n *nexus, c *Command) Sense {
 	if ten {
 		descriptors, long = int(be16(list[6:])), list[4]&1 == 1
 	}
-	if s := d.checkDescriptor(list, header, descriptors, long); s.Key != NoSense {
+	x, s := parseDescriptor(list, header, descriptors, long)
+	if s.Key != NoSense {
 		return s
 	}
 	cached := d.writeBack.Load()
-	if s := d.changeModes(n, list, header+descriptors, c.CDB[1]&1 == 1); s.Key != NoSense {
+	if s := d.changeModes(n, list, header+descriptors, x, c.CDB[1]&1 == 1); s.Key != NoSense {
 		return s
 	}
 	if cached && !d.writeBack.Load() {
@@ -256,15 +260,26 @@ func (d *Disk) modeSelect(n *nexus, c *Command) Sense {
 	return Sense{}
 }
 
-// changeModes puts the pages of a parameter list into effect, or none of them.
-func (d *Disk) changeModes(n *nexus, list []byte, at int, save bool) Sense {
+// changeModes puts the block descriptor, which may be nil, and the pages of a
+// parameter list into effect, or nothing of it.
+func (d *Disk) changeModes(n *nexus, list []byte, at int, x *descriptor, save bool) Sense {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	changes, s := parsePages(d.pagesOf(n), list, at)
 	if s.Key != NoSense {
 		return s
 	}
-	changed, tested := false, false
+	if state := d.state.Load(); state&(formatting|sanitizing) != 0 {
+		return d.notReady(state) // it has begun since the command was let in
+	}
+	g, s := d.asks(x)
+	if s.Key != NoSense {
+		return s
+	}
+	changed, tested := d.choose(g), false
+	if changed {
+		d.attendOthers(n, ASCCapacityDataHasChanged)
+	}
 	for _, ch := range changes {
 		tested = tested || ch.page.code == exceptionPage
 		if string(ch.page.current) != string(ch.value) {
@@ -281,37 +296,6 @@ func (d *Disk) changeModes(n *nexus, list []byte, at int, save bool) Sense {
 	}
 	if code, report := d.exception(); report == reportAttention && tested {
 		d.attendOthers(nil, code)
-	}
-	return Sense{}
-}
-
-// checkDescriptor looks at the block descriptor of MODE SELECT, which can't
-// change anything.
-func (d *Disk) checkDescriptor(list []byte, at, size int, long bool) Sense {
-	if size == 0 {
-		return Sense{}
-	}
-	want := 8
-	if long {
-		want = 16
-	}
-	if size != want {
-		return InvalidParameter(at-1, 7)
-	}
-	if len(list) < at+size {
-		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
-	}
-	var blocks, length uint64
-	if long {
-		blocks, length = be64(list[at:]), uint64(be32(list[at+12:]))
-	} else {
-		blocks, length = uint64(be32(list[at:])), uint64(be24(list[at+5:]))
-	}
-	if blocks != 0 && blocks != d.Blocks() && (long || blocks != 1<<32-1) {
-		return InvalidParameter(at, 7)
-	}
-	if length != d.blockSize() {
-		return InvalidParameter(at+size-3, 7)
 	}
 	return Sense{}
 }

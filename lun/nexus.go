@@ -197,6 +197,7 @@ func (d *Disk) reset(code uint16) []*copyOperation {
 	}
 	d.power.enter(activeCondition, false)
 	d.applyModes()
+	d.pending = nil
 	d.reserve.legacy = nil
 	for _, n := range *d.nexuses.Load() {
 		n.prevents = false

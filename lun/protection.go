@@ -133,7 +133,10 @@ func (p checks) check(block []byte, t tuple, lba, i uint64) Sense {
 }
 
 // tupleOffset is where in the store the tuple of a block lies.
-func (d *Disk) tupleOffset(lba uint64) int64 { return int64(d.Blocks()*d.blockSize() + lba*tupleSize) }
+func (d *Disk) tupleOffset(lba uint64) int64 {
+	g := d.geometry()
+	return int64(g.most*g.blockSize + lba*tupleSize)
+}
 
 // protectedBatch is how many blocks are looked at together: as many as fit.
 type protectedBatch struct {

@@ -5,6 +5,7 @@ import "sync"
 const (
 	stripeBlocks = 2048
 	stripeCount  = 64
+	allStripes   = stripeBlocks * stripeCount // blocks at 0 that are in every stripe
 )
 
 // rangeLock keeps commands that have to see and change blocks as one (COMPARE

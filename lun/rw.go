@@ -143,6 +143,9 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 	}
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
+	if s := d.overtaken(c.erasures); s.Key != NoSense {
+		return s
+	}
 	if s := d.spoiled(lba, n); s.Key != NoSense {
 		return s
 	}

@@ -83,16 +83,16 @@ func (d *Disk) exitFailureMode(_ *nexus, c *Command) Sense {
 	return Sense{}
 }
 
-func formatLength(d *Disk, cdb []byte) (out, in uint64) {
+func formatLength(_ *Disk, cdb []byte) (out, in uint64) {
 	if cdb[1]&0x10 == 0 { // FMTDATA
 		return 0, 0
 	}
 	// The longest header and initialization pattern.
-	return 8 + 4 + d.blockSize(), 0
+	return 8 + 4 + 4096, 0
 }
 
-// format keeps the block size and the capacity. Defect lists are taken if they
-// are empty.
+// format makes the medium as the block descriptor of the mode parameters has it,
+// with protection as asked for. Defect lists are taken if they are empty.
 func (d *Disk) format(n *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense {
 		return s
@@ -105,8 +105,11 @@ func (d *Disk) format(n *nexus, c *Command) Sense {
 	}
 	usage, immed := byte(0), false
 	work := d.eraseAll
+	d.mu.Lock()
+	g := d.described()
+	d.mu.Unlock()
 	if c.CDB[1]&0x10 != 0 {
-		f, s := d.formatList(c)
+		f, s := formatList(c, g.blockSize)
 		if s.Key != NoSense {
 			return s
 		}
@@ -126,14 +129,19 @@ func (d *Disk) format(n *nexus, c *Command) Sense {
 		return s
 	}
 	return d.erase(c, immed, ASCNotReadyFormatInProgress, formatting, formatFailed, func(j *job) Sense {
-		s := work(j)
-		if was := d.protectedAs.Load(); s.Key == NoSense && was != kind {
-			d.protectedAs.Store(kind)
-			d.mu.Lock()
-			d.attendOthers(n, ASCCapacityDataHasChanged)
-			d.mu.Unlock()
+		was, before := d.protectedAs.Load(), d.geometry()
+		d.shape.Store(g)
+		if s := work(j); s.Key != NoSense {
+			return s
 		}
-		return s
+		d.protectedAs.Store(kind)
+		d.mu.Lock()
+		d.pending = nil
+		if was != kind || before.blockSize != g.blockSize || before.blocks != g.blocks {
+			d.attendOthers(n, ASCCapacityDataHasChanged)
+		}
+		d.mu.Unlock()
+		return Sense{}
 	})
 }
 
@@ -162,9 +170,10 @@ type formatData struct {
 	block []byte // the initialization pattern, nil for the usual one
 }
 
-func (d *Disk) formatList(c *Command) (f formatData, s Sense) {
+// formatList reads it for a medium with blocks of size bytes.
+func formatList(c *Command, size uint64) (f formatData, s Sense) {
 	short := Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
-	most, _ := formatLength(d, c.CDB)
+	most, _ := formatLength(nil, c.CDB)
 	list := c.Gather(most)
 	header := 4
 	if c.CDB[1]&0x20 != 0 { // LONGLIST
@@ -194,13 +203,13 @@ func (d *Disk) formatList(c *Command) (f formatData, s Sense) {
 	}
 	c.OutLen = uint64(header)
 	if options&0x08 != 0 { // IP
-		return f, d.formatPattern(c, list[header:], header, &f)
+		return f, formatPattern(c, list[header:], header, size, &f)
 	}
 	return f, Sense{}
 }
 
 // formatPattern reads the initialization pattern descriptor (SBC-4 5.4.2.3).
-func (d *Disk) formatPattern(c *Command, list []byte, at int, f *formatData) Sense {
+func formatPattern(c *Command, list []byte, at int, size uint64, f *formatData) Sense {
 	if len(list) < 4 {
 		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	}
@@ -210,14 +219,14 @@ func (d *Disk) formatPattern(c *Command, list []byte, at int, f *formatData) Sen
 		return InvalidParameter(at, highBit(list[0]&^0x20))
 	case list[1] > 1, list[1] == 0 && n != 0:
 		return InvalidParameter(at+1, 7)
-	case list[1] == 1 && (n == 0 || uint64(n) > d.blockSize()):
+	case list[1] == 1 && (n == 0 || uint64(n) > size):
 		return InvalidParameter(at+2, 7)
 	case len(list) < 4+n:
 		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	}
 	c.OutLen += uint64(4 + n)
 	if n > 0 {
-		f.block = repeat(list[4:4+n], d.blockSize())
+		f.block = repeat(list[4:4+n], size)
 	}
 	return Sense{}
 }

@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 )
 
-// Memory keeps what a disk remembers when it loses power: saved mode pages, and
-// persistent reservations that were asked to survive (APTPL). Its calls don't
+// Memory keeps what a disk remembers when it loses power: saved mode pages,
+// identifying information, how the medium was formatted, and persistent
+// reservations that were asked to survive (APTPL). Its calls don't
 // run concurrently for one disk.
 type Memory interface {
 	// Load returns what was last saved, nil if nothing was.
@@ -65,6 +66,9 @@ type savedState struct {
 	Modes         []savedPage         `json:"modes,omitempty"`
 	Reservation   byte                `json:"reservation,omitempty"` // the type
 	Registrations []savedRegistration `json:"registrations,omitempty"`
+	Medium        *savedMedium        `json:"medium,omitempty"`
+	Identity      []byte              `json:"identity,omitempty"` // by SET IDENTIFYING INFORMATION
+	Text          []byte              `json:"text,omitempty"`     // likewise
 }
 
 type savedPage struct {
@@ -84,7 +88,7 @@ const stateFormat = 1
 
 // snapshot returns what is to be saved. Disk.mu is held.
 func (d *Disk) snapshot() []byte {
-	s := savedState{Format: stateFormat}
+	s := savedState{Format: stateFormat, Medium: d.medium(), Identity: d.identity.id, Text: d.identity.text}
 	for _, p := range d.pages {
 		if !bytes.Equal(p.saved, p.initial) {
 			s.Modes = append(s.Modes, savedPage{p.code, p.sub, p.saved})
@@ -155,6 +159,10 @@ func (d *Disk) recall() error {
 			copy(p.saved, m.Value)
 			copy(p.current, m.Value)
 		}
+	}
+	d.recallMedium(s.Medium)
+	if len(s.Identity) <= maxIdentity && len(s.Text) <= maxText {
+		d.identity = identifying{s.Identity, s.Text}
 	}
 	r := &d.reserve
 	for _, g := range s.Registrations {

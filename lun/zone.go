@@ -89,6 +89,7 @@ func newZones(d *Disk, o ZoneOptions) (*zones, error) {
 	}
 	g := *d.geometry()
 	g.blocks = uint64(len(z.list)) * o.Size
+	g.most = g.blocks
 	d.shape.Store(&g)
 	return z, nil
 }
