@@ -104,9 +104,9 @@ type faultOptions struct {
 	all    bool
 }
 
-func (o *faultOptions) client() (c control.Client, err error) {
-	c.Socket, err = findSocket(o.socket, true)
-	return c, err
+func (o *faultOptions) client() (control.Client, error) {
+	path, err := findSocket(o.socket, true)
+	return control.Client{Name: path, HTTP: unixClient(path)}, err
 }
 
 func (o *faultOptions) print(w io.Writer, v any, text string) error {

@@ -96,8 +96,9 @@ func findSocket(path string, attached bool) (string, error) {
 	return "", fmt.Errorf("several servers run; choose one:\n  --socket %s", strings.Join(live, "\n  --socket "))
 }
 
-func showStatus(ctx context.Context, w io.Writer, path string, asJSON bool) error {
-	client := http.Client{
+// unixClient sends all requests to a server on a unix socket.
+func unixClient(path string) *http.Client {
+	return &http.Client{
 		Timeout: 10 * time.Second,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -106,11 +107,14 @@ func showStatus(ctx context.Context, w io.Writer, path string, asJSON bool) erro
 			},
 		},
 	}
+}
+
+func showStatus(ctx context.Context, w io.Writer, path string, asJSON bool) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lunlab/status", nil)
 	if err != nil {
 		return err
 	}
-	resp, err := client.Do(req)
+	resp, err := unixClient(path).Do(req)
 	if err != nil {
 		return fmt.Errorf("no server answers on %s: %w", path, errors.Unwrap(err))
 	}

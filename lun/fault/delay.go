@@ -47,7 +47,7 @@ type Percentile struct {
 func (d Fixed) draw(*rand.Rand) time.Duration { return time.Duration(d) }
 
 func (d Uniform) draw(r *rand.Rand) time.Duration {
-	return d.Low + time.Duration(r.Int64N(int64(d.High-d.Low)+1))
+	return d.Low + time.Duration(r.Int64N(max(0, int64(d.High-d.Low))+1))
 }
 
 func (d Normal) draw(r *rand.Rand) time.Duration {
@@ -64,7 +64,10 @@ func (d Exponential) draw(r *rand.Rand) time.Duration {
 
 func (d Percentiles) draw(r *rand.Rand) time.Duration {
 	p := r.Float64() * 100
-	low := Percentile{0, d[0].Time}
+	var low Percentile
+	if len(d) > 0 {
+		low.Time = d[0].Time
+	}
 	for _, high := range d {
 		if p < high.Percent {
 			share := (p - low.Percent) / (high.Percent - low.Percent)

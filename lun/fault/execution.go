@@ -9,6 +9,7 @@ type execution struct {
 	unit       lun.Unit
 	attentions *attentions
 	c          *lun.Command
+	rules      []*armed
 	others     int // in flight beside it
 
 	extent extent
@@ -21,19 +22,19 @@ type bend struct {
 	lba uint64
 }
 
-func (x *execution) run(s *ruleSet) {
+func (x *execution) run(attends bool) {
 	c := x.c
-	for _, a := range s.list {
+	for _, a := range x.rules {
 		if !x.standStill(a) {
 			x.abort()
 			return
 		}
 	}
-	if s.attends && x.attentions.report(c) {
+	if attends && x.attentions.report(c) {
 		return
 	}
 	x.extent = extentOf(c)
-	for _, a := range s.list {
+	for _, a := range x.rules {
 		if a.waits() && c.Cancel == nil {
 			continue // the transport can't wait: see lun.Command
 		}
@@ -49,7 +50,7 @@ func (x *execution) run(s *ruleSet) {
 			return
 		}
 	}
-	x.finish(s)
+	x.finish()
 }
 
 // standStill waits while a stall lasts. It returns false if the command was
@@ -78,7 +79,7 @@ func (x *execution) act(a *armed, lba uint64) bool {
 		return true
 	case Never:
 		if a.Execute {
-			x.unit.Execute(c)
+			x.execute()
 		}
 		a.wait(c, -1, nil)
 		x.abort()
@@ -104,7 +105,7 @@ func (x *execution) act(a *armed, lba uint64) bool {
 }
 
 // finish executes the command, with its data as the rules want it.
-func (x *execution) finish(s *ruleSet) {
+func (x *execution) finish() {
 	c := x.c
 	length := x.dataLength()
 	for _, b := range x.bends {
@@ -112,23 +113,30 @@ func (x *execution) finish(s *ruleSet) {
 			b.unfire()
 		}
 	}
-	x.unit.Execute(c)
-	if c.Status == lun.Good && x.extent.access&writes != 0 {
-		for _, a := range s.list {
-			if a.bad != nil {
-				a.bad.heal(x.extent.first)
-				for _, r := range x.extent.more {
-					a.bad.heal(r)
-				}
-			}
-		}
-	}
+	x.execute()
 	for _, b := range x.bends {
 		switch {
 		case b.Act == Short:
 			c.InLen, c.OutLen = min(c.InLen, b.Short), min(c.OutLen, b.Short)
 		case length.out == 0 && !corrupt(&c.DataIn, c.InLen, b.Corrupt, x.anchor(b, length.in), false):
 			b.unfire()
+		}
+	}
+}
+
+// execute has the unit do the command. What it writes can be read again.
+func (x *execution) execute() {
+	x.unit.Execute(x.c)
+	if x.c.Status != lun.Good || x.extent.access&writes == 0 {
+		return
+	}
+	for _, a := range x.rules {
+		if a.bad == nil {
+			continue
+		}
+		a.bad.heal(x.extent.first)
+		for _, r := range x.extent.more {
+			a.bad.heal(r)
 		}
 	}
 }
@@ -154,7 +162,7 @@ func (x *execution) anchor(b bend, n uint64) uint64 {
 func (x *execution) answer(a *armed, lba uint64) {
 	c := x.c
 	if a.Execute {
-		x.unit.Execute(c)
+		x.execute()
 		if c.Status != lun.Good {
 			return // it has a reason of its own
 		}

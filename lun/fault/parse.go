@@ -206,13 +206,13 @@ var needs = []struct {
 	word string
 	one  []string
 }{
-	{"info", []string{"sense"}},
-	{"field", []string{"sense"}},
-	{"deferred", []string{"sense"}},
-	{"descriptor", []string{"sense"}},
-	{"execute", []string{"status", "sense", "never"}},
-	{"seed", []string{"probability", "delay"}},
-	{"medium-error", []string{"lba"}},
+	{"info", []string{"sense=…"}},
+	{"field", []string{"sense=…"}},
+	{"deferred", []string{"sense=…"}},
+	{"descriptor", []string{"sense=…"}},
+	{"execute", []string{"status=…", "sense=…", "never"}},
+	{"seed", []string{"probability=…", "delay=…"}},
+	{"medium-error", []string{"lba=…"}},
 }
 
 // check sees whether the words go together.
@@ -220,8 +220,8 @@ func (p *parser) check() error {
 	r := p.rule
 	for _, n := range needs {
 		off, ok := p.at[n.word]
-		if ok && !slices.ContainsFunc(n.one, func(w string) bool { _, ok := p.at[w]; return ok }) {
-			return &SyntaxError{off, fmt.Sprintf("%s is for a rule with %s=…", n.word, strings.Join(n.one, "=… or "))}
+		if ok && !slices.ContainsFunc(n.one, func(w string) bool { _, ok := p.at[strings.TrimSuffix(w, "=…")]; return ok }) {
+			return &SyntaxError{off, fmt.Sprintf("%s is for a rule with %s", n.word, strings.Join(n.one, " or "))}
 		}
 	}
 	if r.Act == None && r.Delay == nil {

@@ -47,8 +47,8 @@ type Rule struct {
 	After, For time.Duration
 
 	// Nth is which one of the commands that meet all of the above the rule is about,
-	// Every that it is about each so-manieth, Probability that it is about each with
-	// that chance, above 0 up to 1.
+	// Every that it is about one in so many, the last of them, Probability that it is
+	// about each with that chance, above 0 up to 1.
 	Nth, Every  uint64
 	Probability float64
 

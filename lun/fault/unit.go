@@ -51,8 +51,14 @@ var ErrNoRule = errors.New("no such rule")
 
 // Add puts r in force, after the others, and returns the number that it is known
 // by from then on. Commands that execute already don't meet it. r isn't to be
-// changed any more.
+// changed any more. One that [Parse] didn't make may be refused.
 func (u *Unit) Add(r *Rule) (id uint64, err error) {
+	switch {
+	case r.Act == MediumError && r.Blocks == nil:
+		return 0, errors.New("fault: a medium error needs a range")
+	case r.Act == Corrupt && r.Corrupt == nil:
+		return 0, errors.New("fault: corrupt data needs to be said which")
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var list []*armed
@@ -176,6 +182,6 @@ func (u *Unit) Execute(c *lun.Command) {
 	}
 	others := u.inFlight.Add(1) - 1
 	defer u.inFlight.Add(-1)
-	x := execution{unit: u.unit, attentions: &u.attentions, c: c, others: int(others)}
-	x.run(s)
+	x := execution{unit: u.unit, attentions: &u.attentions, c: c, rules: s.list, others: int(others)}
+	x.run(s.attends)
 }

@@ -6,14 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"time"
 )
 
-// Client talks to a server that has a [Handler] on a unix socket.
+// Client talks to a server that has a [Handler].
 type Client struct {
-	Socket string // its path
+	Name string       // of the server, for errors
+	HTTP *http.Client // goes to the server, whatever the host
 }
 
 // List returns the rules of all LUNs, those without any among them.
@@ -39,15 +38,6 @@ func (c Client) Remove(ctx context.Context, lun string, ids ...uint64) (removed 
 }
 
 func (c Client) do(ctx context.Context, method string, q, answer any) error {
-	client := http.Client{
-		Timeout: 10 * time.Second,
-		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
-			},
-		},
-	}
 	body, err := json.Marshal(q)
 	if err != nil {
 		return err
@@ -56,9 +46,9 @@ func (c Client) do(ctx context.Context, method string, q, answer any) error {
 	if err != nil {
 		return err
 	}
-	resp, err := client.Do(req)
+	resp, err := c.HTTP.Do(req)
 	if err != nil {
-		return fmt.Errorf("no server answers on %s: %w", c.Socket, errors.Unwrap(err))
+		return fmt.Errorf("no server answers on %s: %w", c.Name, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
@@ -73,7 +63,7 @@ func (c Client) do(ctx context.Context, method string, q, answer any) error {
 		err = errors.New(resp.Status)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.Socket, err)
+		return fmt.Errorf("%s: %w", c.Name, err)
 	}
 	return nil
 }
