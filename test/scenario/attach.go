@@ -12,6 +12,7 @@ import (
 
 	"lunlab/lun"
 	"lunlab/lun/store/mem"
+	"lunlab/queue"
 	"lunlab/target"
 	"lunlab/target/tcmu"
 )
@@ -34,53 +35,80 @@ func (rn *runner) attach(ctx context.Context, c Case) (*disk, error) {
 	return rn.attachLoop(ctx, c)
 }
 
-// attachLoop makes a memory LUN of ours, behind TCMU and tcm_loop.
-func (rn *runner) attachLoop(ctx context.Context, c Case) (_ *disk, err error) {
-	store, err := mem.New(diskSize)
+// attachLoop makes a host with the case's limits and a LUN of ours.
+func (rn *runner) attachLoop(ctx context.Context, c Case) (*disk, error) {
+	h, err := rn.loopHost(ctx, c.Limits, 1)
 	if err != nil {
 		return nil, err
 	}
-	unit, err := lun.NewDisk(store, lun.DiskOptions{})
-	if err != nil {
-		return nil, err
-	}
-	d := &disk{meter: target.NewMeter(unit)}
-	var undo []func(context.Context) error
-	d.remove = func() error {
-		// Whatever ended the case, what it made goes away.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 40*time.Second)
-		defer cancel()
-		for i := len(undo) - 1; i >= 0; i-- {
-			if err := undo[i](ctx); err != nil {
-				return err
-			}
+	h.disks[0].remove = h.remove
+	return h.disks[0], nil
+}
+
+// loopHost is a tcm_loop host with LUNs of ours.
+type loopHost struct {
+	loop  *tcmu.Loop
+	disks []*disk // by LUN
+	undo  []func(context.Context) error
+}
+
+// remove takes the host away, whatever ended the scenario.
+func (h *loopHost) remove() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	for i := len(h.undo) - 1; i >= 0; i-- {
+		if err := h.undo[i](ctx); err != nil {
+			return err
 		}
-		return unit.Close()
 	}
+	return nil
+}
+
+// loopHost makes memory LUNs of ours, behind TCMU and a tcm_loop host with
+// these limits.
+func (rn *runner) loopHost(ctx context.Context, l queue.Limits, luns int) (_ *loopHost, err error) {
+	h := new(loopHost)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.remove())
+			err = errors.Join(err, h.remove())
 		}
 	}()
-	// Under emulation thousands of commands can take longer than the kernel's 30 s.
-	dev, err := rn.engine.Create(ctx, tcmu.Config{Name: deviceName, Size: diskSize, CommandTimeout: -1}, d.meter)
-	if err != nil {
-		return nil, err
+	var devs []*tcmu.Device
+	for i := range luns {
+		store, err := mem.New(diskSize)
+		if err != nil {
+			return nil, err
+		}
+		unit, err := lun.NewDisk(store, lun.DiskOptions{})
+		if err != nil {
+			return nil, err
+		}
+		h.undo = append(h.undo, func(context.Context) error { return unit.Close() })
+		w := &witness{Unit: unit}
+		d := &disk{meter: target.NewMeter(w), witness: w}
+		// Under emulation thousands of commands can take longer than the kernel's 30 s.
+		dev, err := rn.engine.Create(ctx, tcmu.Config{Name: fmt.Sprintf("%s%d", deviceName, i), Size: diskSize, CommandTimeout: -1}, d.meter)
+		if err != nil {
+			return nil, err
+		}
+		h.undo = append(h.undo, dev.Close)
+		h.disks, devs = append(h.disks, d), append(devs, dev)
 	}
-	undo = append(undo, dev.Close)
-	loop, err := rn.engine.CreateLoop(ctx, tcmu.LoopConfig{
-		WWN: loopWWN, HWQueues: c.HWQueues, CanQueue: c.CanQueue, CmdPerLUN: c.CmdPerLUN,
+	h.loop, err = rn.engine.CreateLoop(ctx, tcmu.LoopConfig{
+		WWN: loopWWN, HWQueues: l.HWQueues, CanQueue: l.CanQueue, CmdPerLUN: l.CmdPerLUN,
 	})
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, loop.Close)
-	blk, err := loop.Attach(ctx, dev, 0)
-	if err != nil {
-		return nil, err
+	h.undo = append(h.undo, h.loop.Close)
+	for i, d := range h.disks {
+		blk, err := h.loop.Attach(ctx, devs[i], i)
+		if err != nil {
+			return nil, err
+		}
+		d.name, d.device = filepath.Base(blk.Block), blk.HCTL
 	}
-	d.name, d.device = filepath.Base(blk.Block), blk.HCTL
-	return d, nil
+	return h, nil
 }
 
 // attachDebug loads scsi_debug. Its commands take 20 ms at HZ=250, so that as

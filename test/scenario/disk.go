@@ -12,12 +12,28 @@ import (
 	"lunlab/target"
 )
 
-// disk is a block device under test, the one of a case's host.
+// disk is a block device under test.
 type disk struct {
-	name   string        // "sda"
-	device string        // "2:0:0:0"
-	meter  *target.Meter // nil where the target isn't ours
-	remove func() error
+	name    string        // "sda"
+	device  string        // "2:0:0:0"
+	meter   *target.Meter // nil where the target isn't ours
+	witness *witness      // likewise
+	remove  func() error  // takes the host away, and the disk with it
+}
+
+// host is the name of the disk's host, "host2".
+func (d *disk) host() string {
+	n, _, _ := strings.Cut(d.device, ":")
+	return "host" + n
+}
+
+// counter reads one of the SCSI device's counters, which sysfs has in hexadecimal.
+func (d *disk) counter(name string) (uint64, error) {
+	s, err := d.sysfs("device/" + name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(s, 0, 64)
 }
 
 // sysfs reads an attribute of the disk, its SCSI device or its host.
@@ -27,8 +43,7 @@ func (d *disk) sysfs(attr string) (string, error) {
 }
 
 func (d *disk) hostAttr(name string) (int, error) {
-	host, _, _ := strings.Cut(d.device, ":")
-	return readInt("/sys/class/scsi_host/host"+host, name)
+	return readInt("/sys/class/scsi_host/"+d.host(), name)
 }
 
 func (d *disk) queueDepth() (int, error) { return readInt("/sys/block/"+d.name, "device/queue_depth") }

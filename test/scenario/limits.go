@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -242,11 +243,11 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 
 	if w := r.pred.Lowered; w != nil {
 		r.step(fmt.Sprintf("lower queue_depth to %d", r.LowerTo))
-		if err := r.write(ctx, *w, &r.Lowered); err != nil {
+		if r.LowerErr, err = r.write(ctx, *w, &r.Lowered); err != nil {
 			return err
 		}
 		r.step(fmt.Sprintf("raise queue_depth to %d", r.QueueDepth))
-		if err := r.write(ctx, *r.pred.Raised, &r.Raised); err != nil {
+		if _, err := r.write(ctx, *r.pred.Raised, &r.Raised); err != nil {
 			return err
 		}
 	}
@@ -270,22 +271,17 @@ func (r *run) waitFirst(ctx context.Context) error {
 }
 
 // write writes a queue_depth while I/O runs and watches what is in flight then.
-func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
-	want, got := "accepted", "accepted"
-	if !w.Accepted {
-		want = w.Error
-	}
-	if err := r.disk.set(w.Requested, "device/queue_depth"); err != nil {
-		var no syscall.Errno
-		if !errors.As(err, &no) {
-			return err
-		}
-		if got = unix.ErrnoName(no); w.Requested == r.LowerTo {
-			r.LowerErr = got
-		}
-	}
+// It returns the errno's name if the kernel refused the depth.
+func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) (refused string, err error) {
 	what := fmt.Sprintf("queue_depth %d written", w.Requested)
-	r.check(what, want, got, w.Reason)
+	var no syscall.Errno
+	switch err := r.disk.set(w.Requested, "device/queue_depth"); {
+	case errors.As(err, &no):
+		refused = unix.ErrnoName(no)
+	case err != nil:
+		return "", err
+	}
+	r.check(what, cmp.Or(w.Error, "accepted"), cmp.Or(refused, "accepted"), w.Reason)
 	read, err := r.disk.queueDepth()
 	if err == nil && w.Accepted && read > w.QueueDepth { // see queue.DepthWrite
 		if err = r.disk.set(w.Requested, "device/queue_depth"); err == nil {
@@ -293,21 +289,21 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) error {
 		}
 	}
 	if err != nil {
-		return err
+		return refused, err
 	}
 	r.check(what+", reads back", w.QueueDepth, read, "")
 
 	if err := r.turnOver(ctx, w.MaxInFlight); err != nil {
-		return err
+		return refused, err
 	}
 	if err := r.watch(); err != nil {
-		return err
+		return refused, err
 	}
 	if _, err := r.peak(ctx, w.MaxInFlight, peak); err != nil {
-		return err
+		return refused, err
 	}
 	r.checkPeak(fmt.Sprintf("most in flight after queue_depth %d was written", w.Requested), w.MaxInFlight, *peak, w.Reason)
-	return nil
+	return refused, nil
 }
 
 // turnOver lets all end that was started so far, at the target and then in the
@@ -452,11 +448,11 @@ func (r *run) probed() (probe.Device, error) {
 		return probe.Device{}, err
 	}
 	for _, d := range devs {
-		if d.Address == r.Device && len(d.Phases) > 0 {
+		if d.Address == r.disk.device && len(d.Phases) > 0 {
 			return d, nil
 		}
 	}
-	return probe.Device{}, fmt.Errorf("the probe has seen no command of %s", r.Device)
+	return probe.Device{}, fmt.Errorf("the probe has seen no command of %s", r.disk.device)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

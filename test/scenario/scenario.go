@@ -37,7 +37,11 @@ func Limits() []Scenario {
 func All() []Scenario { return append(Limits(), others...) }
 
 // others are the scenarios beside the limits, in the order in which they run.
-var others []Scenario
+var others = []Scenario{
+	attachCycles, scanRescan, depthSweep, depthSweepQueues, countersRest, countersHeld,
+	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, stateOffline,
+	stuckOne, schedSwitch, cpuHotplug, sgBeside,
+}
 
 // Find returns the scenarios whose names, or the front of whose names, match a
 // shell pattern: "limits/tcm_loop/2" has all of that host and number of queues.

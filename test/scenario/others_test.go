@@ -1,0 +1,90 @@
+package scenario_test
+
+import (
+	"strings"
+	"testing"
+
+	"lunlab/test/kernel/kerneltest"
+	"lunlab/test/scenario"
+)
+
+// find returns the scenarios that have these names.
+func find(t *testing.T, names ...string) []scenario.Scenario {
+	t.Helper()
+	var out []scenario.Scenario
+	for _, n := range names {
+		found, err := scenario.Find(n)
+		if err != nil || len(found) != 1 || found[0].Name != n {
+			t.Fatalf("%s: %v, %v", n, found, err)
+		}
+		out = append(out, found[0])
+	}
+	return out
+}
+
+// The scenarios that take a short time, on the distribution's kernel.
+func TestOthers(t *testing.T) {
+	_, results := ktest(t, kerneltest.Stock(t), find(t,
+		"depth/sweep", "counters/rest", "counters/held", "full/storm", "busy/zero", "eh/abort", "eh/lun-reset", "state/offline", "sg/beside"))
+	asPredicted(t, results)
+}
+
+// Without a map, a depth that is written is not held, and TASK SET FULL lowers
+// none, so that the storm goes on; the counters are exact as they are with one.
+func TestOthersElided(t *testing.T) {
+	_, results := ktest(t, kerneltest.Named(t, "v2b"), find(t, "depth/sweep", "counters/rest", "counters/held", "full/storm"))
+	asPredicted(t, results)
+	if held := fact(results["depth/sweep"], "depths held"); held != "2 of 10" { // those that are can_queue
+		t.Errorf("depth/sweep: %q held, want 2 of 10", held)
+	}
+}
+
+// Counters that each CPU has its own part of are exact at rest.
+func TestOthersPerCPU(t *testing.T) {
+	_, results := ktest(t, kerneltest.Named(t, "s2"), find(t, "counters/rest", "counters/held"))
+	asPredicted(t, results)
+}
+
+func fact(r scenario.Result, what string) string {
+	for _, f := range r.Facts {
+		if f.What == what {
+			return f.Value
+		}
+	}
+	return "no " + what
+}
+
+// A name says what it is the name of; any limits have one.
+func TestFind(t *testing.T) {
+	for pattern, want := range map[string]int{
+		"limits":                            len(scenario.Cases()),
+		"limits/tcm_loop/2":                 3,
+		"limits/*/1/64/64":                  2,
+		"limits/tcm_loop/3/100/25":          1,
+		"limits/scsi_debug/2/5/5/host-wide": 1,
+		"*/*":                               len(scenario.All()),
+		"eh":                                3,
+	} {
+		if found, err := scenario.Find(pattern); err != nil || len(found) != want {
+			t.Errorf("%s: %d found, %v, want %d", pattern, len(found), err, want)
+		}
+	}
+	for pattern, want := range map[string]string{
+		"nothere":                         "matches no scenario",
+		"limits/nothere/1/1/1":            `no host "nothere"`,
+		"limits/tcm_loop/9/9":             "isn't three numbers",
+		"limits/tcm_loop/1/1/x":           `"x" is not a number above 0`,
+		"limits/tcm_loop/1/1/1/host-wide": "no host-wide tags",
+		"limits/scsi_debug/1/2/1":         "can_queue for cmd_per_lun",
+		"[":                               "syntax error",
+	} {
+		if _, err := scenario.Find(pattern); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", pattern, err, want)
+		}
+	}
+	for _, s := range scenario.All() {
+		if s.Name == "" || s.Shows == "" || len(s.Hosts) == 0 || s.Timeout == 0 {
+			t.Errorf("%+v: something is missing", s)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"lunlab/queue"
+)
+
+// scanRescan deletes a device through sysfs while I/O runs on it, and scans its
+// host again.
+var scanRescan = Scenario{
+	Name:    "scan/rescan",
+	Shows:   "whether a device that is deleted under I/O ends its commands, and comes back whole when its host is scanned",
+	Hosts:   []string{TCMLoop},
+	Timeout: 2 * time.Minute,
+	run: onLoop(queue.Limits{HWQueues: 1, CanQueue: 64, CmdPerLUN: 64}, 1, func(ctx context.Context, r *run, h *loopHost) error {
+		const rounds = 8
+		d := h.disks[0]
+		depth, err := d.queueDepth()
+		if err != nil {
+			return err
+		}
+		back := 0
+		for i := range rounds {
+			r.step(fmt.Sprintf("delete and rescan, %d of %d", i+1, rounds))
+			fio, err := endless(d, 96, 1).start(ctx)
+			if err != nil {
+				return err
+			}
+			defer fio.kill()
+			if err := r.goesOn(ctx, d); err != nil {
+				return err
+			}
+			if err := d.set(1, "device/delete"); err != nil {
+				return err
+			}
+			if err := fio.end(); err != nil {
+				return err
+			}
+			if _, err := fio.wait(); err == nil {
+				r.check("fio on the deleted device", "fails", "ends well", "")
+			}
+			if err := writeFile("/sys/class/scsi_host/"+d.host()+"/scan", "- - -"); err != nil {
+				return err
+			}
+			if d.name, err = r.appear(ctx, d.device); err != nil {
+				return err
+			}
+			back++
+			if err := d.waitQueue(ctx); err != nil {
+				return err
+			}
+		}
+		r.check("times that it came back", rounds, back, "")
+		now, err := d.queueDepth()
+		if err != nil {
+			return err
+		}
+		r.check("queue_depth of the last", depth, now, "")
+		r.fact("rounds", rounds)
+		r.step("verify")
+		return r.checkVerified(ctx, "I/O on the last", verified(d, 32, 1))
+	}),
+}
