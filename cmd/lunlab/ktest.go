@@ -32,12 +32,13 @@ func ktestCommand() *cobra.Command {
 limits, and report what the kernel did beside what its rules predict.
 
 Each configuration makes a host (tcm_loop with a memory LUN of ours behind TCMU;
-scsi_debug where the tags are to be host-wide), verifies written data, measures
-random reads, then holds completions back so that all the commands are in flight
-that the kernel lets be, lowers queue_depth to an eighth while fio runs, and
-raises it again. Commands in flight are counted twice: by the target that holds
-them, and in the kernel by a BPF probe, in parentheses. The prediction comes
-from the rules (see "lunlab rules") that fit what the kernel shows of itself.
+scsi_debug where the tags are to be host-wide; iscsi_tcp, the kernel's own
+initiator, on a target of ours), verifies written data, measures random reads,
+then holds completions back so that all the commands are in flight that the
+kernel lets be, lowers queue_depth to an eighth while fio runs, and raises it
+again. Commands in flight are counted twice: by the target that holds them, and
+in the kernel by a BPF probe, in parentheses. The prediction comes from the
+rules (see "lunlab rules") that fit what the kernel shows of itself.
 
 Without --kernel, the distribution's kernel is downloaded once, unpacked into
 the cache and never installed. KVM is used where a guest starts under it.
@@ -105,7 +106,7 @@ could not run.`,
 	f.SortFlags = false
 	f.StringVar(&cfg.Kernel, "kernel", "", "kernel `image` to boot (bzImage); default: the distribution's")
 	f.StringVar(&cfg.Modules, "modules", "", "`folder` of its modules; default: modules beside the image, or /lib/modules/VERSION for vmlinuz-VERSION")
-	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user and scsi_debug)")
+	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user, scsi_debug and iscsi_tcp)")
 	f.StringSliceVar(&patterns, "scenario", []string{"limits"}, "the scenarios that match a shell `pattern`, or begin with it; also limits/HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN of your own")
 	f.BoolVar(&list, "list", false, "list the scenarios, and what each shows, and do nothing")
 	f.StringVar(&jsonFile, "json", "", "write the report as JSON to `file`, - for standard output instead of the table")

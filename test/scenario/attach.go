@@ -29,8 +29,11 @@ const (
 
 // attach makes the disk of a case.
 func (rn *runner) attach(ctx context.Context, c Case) (*disk, error) {
-	if c.Host == SCSIDebug {
+	switch c.Host {
+	case SCSIDebug:
 		return attachDebug(ctx, c)
+	case ISCSITCP:
+		return attachISCSI(ctx, c)
 	}
 	return rn.attachLoop(ctx, c)
 }

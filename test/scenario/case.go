@@ -16,6 +16,7 @@ import (
 const (
 	TCMLoop   = "tcm_loop"   // a memory LUN of ours through TCMU
 	SCSIDebug = "scsi_debug" // the kernel's own, the yardstick for host-wide tags
+	ISCSITCP  = "iscsi_tcp"  // a memory LUN of ours over iSCSI
 )
 
 // Case is one host configuration to try.
@@ -70,8 +71,8 @@ func ParseCase(name string) (Case, error) {
 		return Case{}, fmt.Errorf("limits %q: %s; want HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN, as in tcm_loop/2/64/32", name, why)
 	}
 	c := Case{Host: f[0]}
-	if c.Host != TCMLoop && c.Host != SCSIDebug {
-		return bad(fmt.Sprintf("no host %q: want %s or %s", c.Host, TCMLoop, SCSIDebug))
+	if c.Host != TCMLoop && c.Host != SCSIDebug && c.Host != ISCSITCP {
+		return bad(fmt.Sprintf("no host %q: want %s, %s or %s", c.Host, TCMLoop, SCSIDebug, ISCSITCP))
 	}
 	if len(f) == 5 && f[4] == "host-wide" {
 		c.HostTagset, f = true, f[:4]
@@ -92,7 +93,12 @@ func ParseCase(name string) (Case, error) {
 	case c.Host == SCSIDebug && c.CmdPerLUN != c.CanQueue:
 		return bad("scsi_debug has can_queue for cmd_per_lun")
 	}
-	c.Configures = c.Host == SCSIDebug
+	if c.Host == ISCSITCP {
+		if err := c.validISCSI(); err != nil {
+			return bad(err.Error())
+		}
+	}
+	c.Configures = c.Host != TCMLoop
 	if err := c.Validate(); err != nil {
 		return bad(err.Error())
 	}
@@ -101,7 +107,8 @@ func ParseCase(name string) (Case, error) {
 
 // Cases are what a run tries if it isn't told otherwise: each number of
 // queues with cmd_per_lun below, at and above can_queue, the extremes, and
-// scsi_debug for the host-wide tags that tcm_loop can't have.
+// scsi_debug for the host-wide tags that tcm_loop can't have; and iscsi_tcp with
+// cmds_max and queue_depth 64.
 func Cases() []Case {
 	var cs []Case
 	loop := func(queues, canQueue, cmdPerLUN int) {
@@ -122,5 +129,7 @@ func Cases() []Case {
 	debug(1, false)
 	debug(2, false)
 	debug(2, true)
-	return cs
+	return append(cs, Case{Host: ISCSITCP, Limits: queue.Limits{
+		HWQueues: 1, CanQueue: 64 - iscsiManagement, CmdPerLUN: 64, Configures: true,
+	}})
 }

@@ -47,16 +47,22 @@ func Agent(ctx context.Context, names []string, events func([]byte) error) error
 //
 // An error is what keeps any scenario from being carried out.
 func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(Event)) ([]kernel.Complaint, error) {
-	fio, err := exec.LookPath("fio")
-	if err != nil {
-		return nil, fmt.Errorf("no fio to take into the guest: %w; on Debian and Ubuntu: apt-get install fio", err)
+	files := maps.Clone(cfg.Files)
+	if files == nil {
+		files = map[string]string{}
 	}
-	prog, err := kernel.Program(fio)
-	if err != nil {
-		return nil, err
+	for _, p := range programsOf(ss) {
+		path, err := exec.LookPath(p.name)
+		if err != nil {
+			return nil, fmt.Errorf("no %s to take into the guest: %w; on Debian and Ubuntu: apt-get install %s", p.name, err, p.pkg)
+		}
+		prog, err := kernel.Program(path)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(files, prog)
 	}
-	maps.Copy(prog, cfg.Files)
-	cfg.Files = prog
+	cfg.Files = files
 	load, carry := modulesOf(ss)
 	cfg.Load, cfg.Carry = append(cfg.Load, load...), append(cfg.Carry, carry...)
 	for _, s := range ss {

@@ -11,6 +11,7 @@ import (
 
 	"lunlab/test/kernel"
 	"lunlab/test/kernel/kerneltest"
+	"lunlab/test/need"
 	"lunlab/test/scenario"
 )
 
@@ -67,6 +68,28 @@ func TestStock(t *testing.T) {
 	}
 }
 
+// The kernel's own initiator makes its limits of node.session.cmds_max, 32, 64 and
+// 128 here, and queue_depth, and the target sees no more.
+func TestISCSI(t *testing.T) {
+	need.Program(t, "iscsistart", "open-iscsi")
+	var ss []scenario.Scenario
+	for _, name := range []string{"17/8", "49/32", "113/200"} {
+		found, err := scenario.Find("limits/iscsi_tcp/1/" + name)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%s: %v, %v", name, found, err)
+		}
+		ss = append(ss, found...)
+	}
+	_, results := ktest(t, kerneltest.Stock(t), ss)
+	asPredicted(t, results)
+	for name, most := range map[string]int{"17/8": 8, "49/32": 32, "113/200": 113} {
+		r := results["limits/iscsi_tcp/1/"+name]
+		if r.LimitsResult == nil || r.Before.Target != most || r.Lowered.Target != r.LowerTo {
+			t.Errorf("%s: the target saw %v, want %d, and fewer when the depth is lowered", name, r.LimitsResult, most)
+		}
+	}
+}
+
 // observed is what a kernel of the series shows, in figures that were measured
 // by hand before there was this program: map, lowered depth held or not.
 type observed struct {
@@ -80,17 +103,19 @@ type observed struct {
 var series = map[string]observed{
 	"base": {rules: "[6.12]"},
 	"s2":   {rules: "[6.12]"},
-	"v2a":  {rules: "[v2]", refused: true, elided: elidedByV2, hangs: []string{"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide"}},
-	"v2b":  {rules: "[v3]", notHeld: true, elided: elidedByV2},
-	"no3":  {rules: "[v3-scsi]", notHeld: true, elided: elidedByV2},
-	"nbt":  {rules: "[v4]", notHeld: true, elided: elidedByV2},
+	"v2a": {rules: "[v2]", refused: true, elided: elidedByV2, hangs: []string{
+		"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide", "limits/iscsi_tcp/1/49/64",
+	}},
+	"v2b": {rules: "[v3]", notHeld: true, elided: elidedByV2},
+	"no3": {rules: "[v3-scsi]", notHeld: true, elided: elidedByV2},
+	"nbt": {rules: "[v4]", notHeld: true, elided: elidedByV2},
 }
 
 // elidedByV2 are the cases with one hardware queue, or host-wide tags, and a
 // depth of at least can_queue.
 var elidedByV2 = []string{
 	"limits/tcm_loop/1/64/64", "limits/tcm_loop/1/64/128", "limits/tcm_loop/1/1/1", "limits/tcm_loop/1/8192/8192",
-	"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide",
+	"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide", "limits/iscsi_tcp/1/49/64",
 }
 
 // seriesCases are those that tell the rules apart: all of them take two minutes

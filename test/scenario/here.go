@@ -16,15 +16,17 @@ func Refusals(ss []Scenario) []error {
 	if os.Geteuid() != 0 {
 		refuse("not root: run it with sudo, or without --here, in a guest")
 	}
-	if _, err := exec.LookPath("fio"); err != nil {
-		refuse("no fio: apt-get install fio")
+	for _, p := range programsOf(ss) {
+		if _, err := exec.LookPath(p.name); err != nil {
+			refuse("no %s: apt-get install %s", p.name, p.pkg)
+		}
 	}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		refuse("the kernel has no BTF, which the probe reads structures by: CONFIG_DEBUG_INFO_BTF=y")
 	}
 	load, carry := modulesOf(ss)
 	for _, m := range append(load, carry...) {
-		if m != "sd_mod" && m != "configfs" && !haveModule(m) { // the other two come with the rest
+		if m != "sd_mod" && m != "configfs" && m != "crc32c_generic" && !haveModule(m) { // these come with the rest
 			refuse("the kernel has no %s, neither loaded, built in nor as a module that modprobe finds", m)
 		}
 	}

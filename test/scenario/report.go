@@ -151,6 +151,9 @@ func (res *Result) row(w io.Writer) {
 	if c.HostTagset {
 		host += " host-wide"
 	}
+	if c.Host == ISCSITCP {
+		host += fmt.Sprintf(" cmds_max %d", c.cmdsMax())
+	}
 	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", host, c.Queues(), c.CanQueue, c.CmdPerLUN,
 		number(res.QueueDepth), dash(res.MapPredicted), dash(res.MapObserved), res.lowered(),
 		res.Before, res.Lowered, res.Raised, number(int(res.IOPS)), res.Verdict)

@@ -87,6 +87,18 @@ func hasHost(ss []Scenario, host string) bool {
 	return slices.ContainsFunc(ss, func(s Scenario) bool { return slices.Contains(s.Hosts, host) })
 }
 
+// program is one that scenarios run, and the Debian package that has it.
+type program struct{ name, pkg string }
+
+// programsOf are the programs that the scenarios need.
+func programsOf(ss []Scenario) []program {
+	ps := []program{{"fio", "fio"}}
+	if hasHost(ss, ISCSITCP) {
+		ps = append(ps, program{"iscsistart", "open-iscsi"})
+	}
+	return ps
+}
+
 // modulesOf are the modules that the scenarios need, to be loaded at first and
 // when a scenario comes.
 func modulesOf(ss []Scenario) (load, carry []string) {
@@ -96,6 +108,9 @@ func modulesOf(ss []Scenario) (load, carry []string) {
 	}
 	if hasHost(ss, SCSIDebug) {
 		carry = append(carry, "scsi_debug")
+	}
+	if hasHost(ss, ISCSITCP) {
+		load = append(load, "iscsi_tcp", "crc32c_generic")
 	}
 	return load, carry
 }
