@@ -68,7 +68,7 @@ type DiskOptions struct {
 	// Streams is how many permanent streams there are, 2 to 64. 0 is none.
 	Streams uint8
 
-	// Zones makes it a host-managed zoned disk. nil is one that isn't.
+	// Zones makes it a zoned disk. nil is one that isn't.
 	Zones *ZoneOptions
 
 	// PortGroups are the target port groups of asymmetric access. None is a disk
@@ -211,6 +211,9 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 			return nil, fmt.Errorf("lun: %w", err)
 		}
 		d.zones = z
+		if err := d.recallZones(); err != nil {
+			return nil, fmt.Errorf("lun: %w", err)
+		}
 	}
 	if d.opt.Thin {
 		sparse, ok := s.(store.Sparse)

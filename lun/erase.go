@@ -60,8 +60,12 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 		}
 		if j.sense.Key == NoSense {
 			if d.zones != nil {
-				d.zones.reset()
+				if err := d.resetZones(); err != nil {
+					j.sense = d.writeError(err, 0)
+				}
 			}
+		}
+		if j.sense.Key == NoSense {
 			j.sense = d.flush()
 		}
 		if j.sense.Key == NoSense && d.opt.Memory != nil {

@@ -87,7 +87,7 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 
 // deviceType is the PERIPHERAL DEVICE TYPE.
 func (d *Disk) deviceType() byte {
-	if zoned(d) {
+	if hostManaged(d) {
 		return 0x14 // host-managed zoned block device
 	}
 	return 0
@@ -242,6 +242,9 @@ func (d *Disk) characteristics() []byte {
 	}
 	b[3] |= d.opt.FormFactor
 	b[4] = 0x01 // VBULS: an unmapped block verifies as zeros
+	if zoned(d) && d.zones.aware {
+		b[4] |= 0x10 // ZONED: host-aware
+	}
 	return b
 }
 

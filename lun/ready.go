@@ -206,7 +206,7 @@ func (d *Disk) capacityData() (b [32]byte) {
 	if kind := d.protectionType(); kind > 0 {
 		b[12] = (kind-1)<<1 | 1 // P_TYPE, PROT_EN
 	}
-	if zoned(d) {
+	if hostManaged(d) {
 		b[12] |= 0x10 // RC_BASIS: the last block of all zones
 	}
 	b[13] = d.geometry().exponent

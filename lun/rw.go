@@ -238,7 +238,7 @@ func (d *Disk) put(data [][]byte, skip uint64, p checks, lba, n uint64) Sense {
 		if total(data) < n*d.blockSize() {
 			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
 		}
-		return d.zones.write(lba, n, func() Sense { return d.writeBlocks(data, skip, lba, n) })
+		return d.writeZone(lba, n, func() Sense { return d.writeBlocks(data, skip, lba, n) })
 	}
 	if p.transfer {
 		return d.writeWithTuples(data, skip, p, lba, n)
@@ -342,6 +342,10 @@ func (d *Disk) flushBlocks(lba, n uint64) Sense {
 		return d.flush()
 	}
 	err := r.SyncRange(int64(lba*d.blockSize()), int64(n*d.blockSize()))
+	if err == nil && zoned(d) && d.zones.kept {
+		first, last := lba/d.zones.size, (lba+max(n, 1)-1)/d.zones.size
+		err = r.SyncRange(d.zoneEntry(first), int64((last-first+1)*zoneEntrySize))
+	}
 	if err == nil && d.protectable() {
 		err = r.SyncRange(d.tupleOffset(lba), int64(n*tupleSize))
 	}

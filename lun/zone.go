@@ -8,7 +8,7 @@ import (
 	"lunlab/lun/store"
 )
 
-// A host-managed zoned block device (ZBC-2).
+// Zoned block devices (ZBC-2), host-managed and host-aware.
 
 // ZoneOptions say how a disk is divided into zones.
 type ZoneOptions struct {
@@ -22,6 +22,11 @@ type ZoneOptions struct {
 
 	// MaxOpen is the most zones that may be open at once. 0 is no limit.
 	MaxOpen int
+
+	// HostAware makes it a host-aware device: the other zones would rather be
+	// written from their beginning to their end, but can be written anywhere, and
+	// MaxOpen is only what is best.
+	HostAware bool
 }
 
 // zoneCondition is how a zone stands (ZBC-2 4.4.3).
@@ -45,8 +50,10 @@ type zone struct {
 	first        uint64
 	conventional bool
 
-	condition zoneCondition // under zones.mu
-	written   uint64        // likewise
+	// Under zones.mu.
+	condition zoneCondition
+	written   uint64
+	nonSeq    bool // NON_SEQ: it was written out of order since it was empty
 }
 
 // zones is the state of all zones.
@@ -54,8 +61,10 @@ type zone struct {
 // open counts the zones that are open, implicit those of them that may be closed
 // to make room; it never passes max, if that isn't 0.
 type zones struct {
-	size uint64
-	list []zone
+	size  uint64
+	list  []zone
+	aware bool // host-aware
+	kept  bool // in the store too; see zonetable.go
 
 	mu   sync.Mutex
 	open int
@@ -65,22 +74,33 @@ type zones struct {
 func zoned(d *Disk) bool    { return d.zones != nil }
 func notZoned(d *Disk) bool { return d.zones == nil }
 
-// newZones divides a disk, whose capacity it rounds down to whole zones. Write
-// pointers are kept in memory only, so that the blocks have to be too.
+func hostManaged(d *Disk) bool { return zoned(d) && !d.zones.aware }
+
+// newZones divides a disk, whose capacity it rounds down to whole zones. A store
+// that outlives the disk has the write pointers too, behind the blocks.
 func newZones(d *Disk, o ZoneOptions) (*zones, error) {
+	count, kept := uint64(0), !d.volatile
+	if o.Size > 0 && o.Size <= d.Blocks() {
+		size := o.Size * d.blockSize()
+		if kept {
+			size += zoneEntrySize
+		}
+		count = uint64(d.store.Size()) / size
+	}
 	switch {
-	case o.Size == 0 || d.Blocks()/o.Size == 0:
+	case count == 0:
 		return nil, fmt.Errorf("zones of %d blocks don't divide %d", o.Size, d.Blocks())
-	case d.Blocks()/o.Size > 1<<20:
-		return nil, fmt.Errorf("%d zones are more than %d", d.Blocks()/o.Size, 1<<20)
-	case o.Conventional < 0 || uint64(o.Conventional) > d.Blocks()/o.Size || o.MaxOpen < 0:
-		return nil, fmt.Errorf("there can't be %d conventional of %d zones, with %d open", o.Conventional, d.Blocks()/o.Size, o.MaxOpen)
+	case count > 1<<20:
+		return nil, fmt.Errorf("%d zones are more than %d", count, 1<<20)
+	case o.Conventional < 0 || uint64(o.Conventional) > count || o.MaxOpen < 0:
+		return nil, fmt.Errorf("there can't be %d conventional of %d zones, with %d open", o.Conventional, count, o.MaxOpen)
 	case d.opt.Thin || d.protectable():
 		return nil, errors.New("a zoned disk can have neither thin provisioning nor protection information")
-	case !d.volatile:
-		return nil, errors.New("a zoned disk needs a store in memory: its write pointers aren't kept anywhere else")
 	}
-	z := &zones{size: o.Size, list: make([]zone, d.Blocks()/o.Size), max: o.MaxOpen}
+	z := &zones{size: o.Size, list: make([]zone, count), aware: o.HostAware, kept: kept}
+	if !z.aware {
+		z.max = o.MaxOpen
+	}
 	for i := range z.list {
 		z.list[i].first = uint64(i) * o.Size
 		if z.list[i].conventional = i < o.Conventional; !z.list[i].conventional {
@@ -97,9 +117,13 @@ func newZones(d *Disk, o ZoneOptions) (*zones, error) {
 // at returns the zone that a block is in.
 func (z *zones) at(lba uint64) *zone { return &z.list[lba/z.size] }
 
-// write writes n blocks at lba (at least 1) by do, if that is where the write
+// writeZone writes n blocks at lba (at least 1) by do, if that is where the write
 // pointer is, and moves it (ZBC-2 4.4.3.4).
-func (z *zones) write(lba, n uint64, do func() Sense) Sense {
+func (d *Disk) writeZone(lba, n uint64, do func() Sense) Sense {
+	z := d.zones
+	if z.aware {
+		return d.writePreferred(lba, n, do)
+	}
 	x := z.at(lba)
 	if x.conventional {
 		if !z.at(lba + n - 1).conventional {
@@ -115,9 +139,60 @@ func (z *zones) write(lba, n uint64, do func() Sense) Sense {
 	if s := do(); s.Key != NoSense {
 		return s
 	}
+	return d.wroteZone(x, lba, n)
+}
+
+// writePreferred is writeZone for zones that can be written anywhere, and for more
+// than one of them.
+func (d *Disk) writePreferred(lba, n uint64, do func() Sense) Sense {
+	z := d.zones
+	list := z.list[lba/z.size : (lba+n-1)/z.size+1]
+	for i := range list {
+		x := &list[i]
+		if x.conventional {
+			continue
+		}
+		x.writing.Lock() // in ascending order, as all do
+		defer x.writing.Unlock()
+		z.mu.Lock()
+		if x.condition != zoneFull && !x.isOpen() {
+			z.setCondition(x, zoneImplicit)
+		}
+		z.mu.Unlock()
+	}
+	if s := do(); s.Key != NoSense {
+		return s
+	}
+	for i := range list {
+		x := &list[i]
+		if x.conventional {
+			continue
+		}
+		from, to := max(lba, x.first), min(lba+n, x.first+z.size)
+		if s := d.wroteZone(x, from, to-from); s.Key != NoSense {
+			return s
+		}
+	}
+	return Sense{}
+}
+
+// wroteZone moves the write pointer of a zone, whose writing is held, past n blocks
+// at lba.
+func (d *Disk) wroteZone(x *zone, lba, n uint64) Sense {
+	z := d.zones
+	z.mu.Lock()
+	at, nonSeq, full := lba-x.first, x.nonSeq, x.condition == zoneFull
+	nonSeq = nonSeq || full || at != x.written
+	written := max(x.written, at+n)
+	z.mu.Unlock()
+	full = full || written == z.size
+	if s := d.keepZone(x, written, full, nonSeq); s.Key != NoSense {
+		return s
+	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if x.written += n; x.written == z.size {
+	x.written, x.nonSeq = written, nonSeq
+	if full {
 		z.setCondition(x, zoneFull)
 	}
 	return Sense{}
@@ -189,7 +264,7 @@ func (z *zones) reset() {
 	defer z.mu.Unlock()
 	for i := range z.list {
 		if x := &z.list[i]; !x.conventional {
-			x.written = 0
+			x.written, x.nonSeq = 0, false
 			z.setCondition(x, zoneEmpty)
 		}
 	}
@@ -205,9 +280,12 @@ func (d *Disk) resetZone(x *zone) Sense {
 	if err := store.Zero(d.store, int64(x.first*d.blockSize()), int64(z.size*d.blockSize())); err != nil {
 		return d.writeError(err, x.first*d.blockSize())
 	}
+	if s := d.keepZone(x, 0, false, false); s.Key != NoSense {
+		return s
+	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	x.written = 0
+	x.written, x.nonSeq = 0, false
 	z.setCondition(x, zoneEmpty)
 	return Sense{}
 }

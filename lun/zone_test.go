@@ -3,6 +3,7 @@ package lun_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -259,7 +260,104 @@ func TestZoneErrors(t *testing.T) {
 			t.Errorf("NewDisk took %+v", o)
 		}
 	}
-	if _, err := lun.NewDisk(thickOnly{mustMem(t, 1<<20)}, lun.DiskOptions{Zones: &lun.ZoneOptions{Size: 64}}); err == nil {
-		t.Error("NewDisk took zones over a store that may outlive the disk")
+}
+
+// wantDescriptors compares the types, conditions, NON_SEQ bits and write pointers
+// of all zones, as in "1:0 3:4! 72": a type, a condition, a ! and a pointer.
+func (h *host) wantDescriptors(want string) {
+	h.t.Helper()
+	b := h.run(cat([]byte{0x95, 0}, be(8, 0), be(4, 4096), []byte{0, 0}), nil, 4096).good().data[64:]
+	got := ""
+	for ; len(b) >= 64; b = b[64:] {
+		got += fmt.Sprintf(" %d:%x", b[0], b[1]>>4)
+		if b[1]&2 != 0 {
+			got += "!"
+		}
+		if p := number(b[24:32]); p != 1<<64-1 {
+			got += fmt.Sprint("@", p)
+		}
+	}
+	if got = strings.TrimPrefix(got, " "); got != want {
+		h.t.Errorf("zones %s, want %s", got, want)
+	}
+}
+
+func TestHostAware(t *testing.T) {
+	h := newHost(t, 4*64*512, lun.DiskOptions{Zones: &lun.ZoneOptions{Size: 64, Conventional: 1, MaxOpen: 1, HostAware: true}})
+	if b := h.do("12 00 00 0024 00", nil, 36).good().data; b[0] != 0 {
+		t.Errorf("device type %d", b[0])
+	}
+	if b := h.do("12 01 b1 0040 00", nil, 64).good().data; b[8]&0x30 != 0x10 {
+		t.Errorf("ZONED is %d", b[8]>>4&3)
+	}
+	if b := h.do("12 01 b6 0040 00", nil, 64).good().data; !bytes.Equal(b[4:20], cat([]byte{0, 0, 0, 0}, be(4, 1), be(4, 1<<32-1), be(4, 1<<32-1))) {
+		t.Errorf("zoned characteristics %x", b)
+	}
+	h.wantDescriptors("1:0 3:1@64 3:1@128 3:1@192")
+	h.writeZone(64, 8).good()
+	h.writeZone(72, 8).good()
+	h.writeZone(140, 4).good() // ahead of the pointer, with more open than is best
+	h.writeZone(192, 8).good()
+	h.wantDescriptors("1:0 3:2@80 3:2!@144 3:2@200")
+	h.writeZone(64, 4).good() // behind the pointer
+	h.wantDescriptors("1:0 3:2!@80 3:2!@144 3:2@200")
+	h.writeZone(190, 20).good() // over a boundary
+	h.wantDescriptors("1:0 3:2!@80 3:e! 3:2!@210")
+	h.writeZone(128, 1).good() // to one that is full
+	if b := h.run(cat([]byte{0x95, 0}, be(8, 0), be(4, 64), []byte{0x11, 0}), nil, 64).good().data; number(b[:4]) != 3*64 {
+		t.Errorf("%d zones have NON_SEQ", number(b[:4])/64)
+	}
+	h.zone(4, 128).good()
+	h.wantDescriptors("1:0 3:2!@80 3:1@128 3:2!@210")
+	h.zone(2, 64).good()
+	h.wantDescriptors("1:0 3:e! 3:1@128 3:2!@210")
+	h.writeZone(0, 80).good() // from a conventional one on
+	h.wantDescriptors("1:0 3:e! 3:1@128 3:2!@210")
+	if a := h.run(transfer(0x28, 190, 20, 0), nil, 20*512).good(); !bytes.Equal(a.data[2*512:], pattern(20*512, 190)[2*512:]) {
+		t.Error("what was written over a boundary isn't there")
+	}
+}
+
+// A store that outlives the disk has the write pointers too.
+func TestZonesAreKept(t *testing.T) {
+	for _, aware := range []bool{false, true} {
+		s := thickOnly{mustMem(t, 4*64*512+512)}
+		o := lun.DiskOptions{Zones: &lun.ZoneOptions{Size: 64, Conventional: 1, HostAware: aware}}
+		h := hostOf(t, s, o)
+		kind := map[bool]string{false: "2", true: "3"}[aware]
+		want := func(h *host, zones string) {
+			t.Helper()
+			h.wantDescriptors(strings.ReplaceAll(zones, "T", kind))
+		}
+		h.writeZone(64, 8).good()
+		h.zone(3, 128).good()
+		h.writeZone(192, 8).good()
+		h.zone(2, 192).good()
+		want(h, "1:0 T:2@72 T:3@128 T:e")
+		h = hostOf(t, s, o) // as after a kill: the first wasn't closed
+		want(h, "1:0 T:4@72 T:1@128 T:e")
+		if a := h.run(transfer(0x28, 64, 8, 0), nil, 4096).good(); !bytes.Equal(a.data, pattern(4096, 64)) {
+			t.Error("the data isn't there")
+		}
+		h.writeZone(72, 56).good()
+		h.zone(4, 192).good()
+		if aware {
+			h.writeZone(200, 8).good()
+			want(hostOf(t, s, o), "1:0 T:e T:1@128 T:4!@208")
+		} else {
+			want(hostOf(t, s, o), "1:0 T:e T:1@128 T:1@192")
+		}
+		h.do("04 00 00 00 00 00", nil, 0).good()
+		want(hostOf(t, s, o), "1:0 T:1@64 T:1@128 T:1@192")
+		if _, err := s.WriteAt([]byte{1}, 4*64*512+16); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lun.NewDisk(s, o); err == nil {
+			t.Error("NewDisk took a write pointer beyond its zone")
+		}
+	}
+	// Where the table takes the room of a zone, there is one less.
+	if d, err := lun.NewDisk(thickOnly{mustMem(t, 4*64*512)}, lun.DiskOptions{Zones: &lun.ZoneOptions{Size: 64}}); err != nil || d.Blocks() != 3*64 {
+		t.Errorf("%v", err)
 	}
 }

@@ -97,10 +97,13 @@ func (d *Disk) actOn(x *zone, action byte) Sense {
 	if action == resetZone {
 		return d.resetZone(x)
 	}
-	z := d.zones
 	// A write that is going on ends first.
 	x.writing.Lock()
 	defer x.writing.Unlock()
+	if action == finishZone {
+		return d.finishZone(x)
+	}
+	z := d.zones
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	switch {
@@ -111,21 +114,35 @@ func (d *Disk) actOn(x *zone, action byte) Sense {
 		if x.isOpen() {
 			z.closeZone(x)
 		}
-	case action == finishZone:
-		// The rest of the zone stays as zeros.
-		if !x.isOpen() {
-			if s := z.openZone(x, zoneImplicit); s.Key != NoSense {
-				return s
-			}
-		}
-		z.setCondition(x, zoneFull)
 	}
+	return Sense{}
+}
+
+// finishZone makes a zone full, whose writing is held. The rest of it stays as
+// zeros.
+func (d *Disk) finishZone(x *zone) Sense {
+	z := d.zones
+	z.mu.Lock()
+	if x.condition != zoneFull && !x.isOpen() {
+		if s := z.openZone(x, zoneImplicit); s.Key != NoSense {
+			z.mu.Unlock()
+			return s
+		}
+	}
+	written, nonSeq := x.written, x.nonSeq
+	z.mu.Unlock()
+	if s := d.keepZone(x, written, true, nonSeq); s.Key != NoSense {
+		return s
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.setCondition(x, zoneFull)
 	return Sense{}
 }
 
 // reported tells whether REPORT ZONES with a REPORTING OPTIONS value is about
 // zones in a condition, and whether there is that value.
-func reported(options byte, c zoneCondition) (is, ok bool) {
+func reported(options byte, c zoneCondition, nonSeq bool) (is, ok bool) {
 	switch options {
 	case 0x00, 0x3e: // all, all but gap zones
 		return true, true
@@ -133,8 +150,10 @@ func reported(options byte, c zoneCondition) (is, ok bool) {
 		return c == zoneCondition(options), true
 	case 0x05:
 		return c == zoneFull, true
-	case 0x06, 0x07, 0x08, 0x10, 0x11: // read only, offline, inactive, with RESET, with NON_SEQ
+	case 0x06, 0x07, 0x08, 0x10: // read only, offline, inactive, with RESET
 		return false, true
+	case 0x11:
+		return nonSeq, true
 	case 0x3f:
 		return c == zoneNoPointer, true
 	}
@@ -148,18 +167,22 @@ func (d *Disk) reportZones(_ *nexus, c *Command) Sense {
 	if s := d.beyond(lba, 1); s.Key != NoSense {
 		return s
 	}
-	if _, ok := reported(options, zoneEmpty); !ok {
+	if _, ok := reported(options, zoneEmpty, false); !ok {
 		return InvalidField(14, 5)
 	}
 	partial := c.CDB[14]&0x80 != 0
 	z := d.zones
+	kind := byte(2) // sequential write required
+	if z.aware {
+		kind = 3 // sequential write preferred
+	}
 	fit := int(min(uint64(len(z.list)), (max(min(allocation, c.Room()), header)-header)/size))
 	b := make([]byte, header, header+fit*size)
 	matching := 0
 	z.mu.Lock()
 	for i := int(lba / z.size); i < len(z.list); i++ {
 		x := &z.list[i]
-		if is, _ := reported(options, x.condition); !is {
+		if is, _ := reported(options, x.condition, x.nonSeq); !is {
 			continue
 		}
 		if matching++; matching > fit {
@@ -170,7 +193,10 @@ func (d *Disk) reportZones(_ *nexus, c *Command) Sense {
 			continue
 		}
 		var desc [size]byte
-		desc[0], desc[1] = 2, byte(x.condition)<<4
+		desc[0], desc[1] = kind, byte(x.condition)<<4
+		if x.nonSeq {
+			desc[1] |= 2 // NON_SEQ
+		}
 		pointer := x.first + x.written
 		switch x.condition {
 		case zoneNoPointer:
@@ -197,13 +223,18 @@ func (d *Disk) reportZones(_ *nexus, c *Command) Sense {
 // zonedCharacteristics is the VPD page B6h (ZBC-2 6.5.2).
 func (d *Disk) zonedCharacteristics() []byte {
 	b := make([]byte, 60)
-	b[0] = 1 // URSWRZ: reads aren't restricted
 	none := uint32(1<<32 - 1)
-	put32(b[4:], none) // optimal numbers of sequential write preferred zones
-	put32(b[8:], none)
-	put32(b[12:], none)
-	if d.zones.max > 0 {
-		put32(b[12:], uint32(d.zones.max))
+	put32(b[4:], none)  // optimal number of open sequential write preferred zones
+	put32(b[8:], none)  // and of those that were written out of order
+	put32(b[12:], none) // maximum number of open sequential write required zones
+	at := 12
+	if d.zones.aware {
+		at = 4
+	} else {
+		b[0] = 1 // URSWRZ: reads aren't restricted
+	}
+	if most := d.opt.Zones.MaxOpen; most > 0 {
+		put32(b[at:], uint32(most))
 	}
 	return b
 }
