@@ -93,8 +93,12 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// killedDisk is set for the process that TestKill kills.
-const killedDisk = "LUNLAB_TEST_KILLED_DISK"
+// killedDisk is set for the process that TestKill kills, killedZones for that of
+// TestKillZones.
+const (
+	killedDisk  = "LUNLAB_TEST_KILLED_DISK"
+	killedZones = "LUNLAB_TEST_KILLED_ZONES"
+)
 
 const killBlocks = 64
 
@@ -102,6 +106,12 @@ const killBlocks = 64
 func TestMain(m *testing.M) {
 	if path := os.Getenv(killedDisk); path != "" {
 		if err := writeUntilKilled(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	if path := os.Getenv(killedZones); path != "" {
+		if err := writeZonesUntilKilled(path); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
