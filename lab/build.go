@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"lunlab/lun"
 	"lunlab/lun/fault"
@@ -12,9 +13,11 @@ import (
 // Lab is a configuration whose LUNs are open.
 type Lab struct {
 	Config *Config
-	LUNs   []*Unit // in the order of the file
+	LUNs   []*Unit // in the order of the file; replaced, never changed, under mu
 
-	rooms map[string]*mem.Room // of the pools, by name
+	mu    sync.Mutex
+	rooms map[string]*mem.Room    // of the pools, by name
+	sets  map[string]*lun.CopySet // of the targets, by name
 }
 
 // Unit is an open LUN.
@@ -34,16 +37,13 @@ type Unit struct {
 // abort is called when a PREEMPT AND ABORT takes the nexus off the LUN: all its
 // tasks for it are to be aborted. It may be nil where a LUN has but one nexus.
 func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, error) {
-	l := &Lab{Config: c, rooms: map[string]*mem.Room{}}
+	l := &Lab{Config: c, rooms: map[string]*mem.Room{}, sets: map[string]*lun.CopySet{}}
 	for _, p := range c.Pools {
 		l.rooms[p.Name] = mem.NewRoom(p.Size)
 	}
 	for _, t := range c.Targets {
-		// Third-party copies stay within a target. Which of its LUNs they reach for
-		// an initiator, its nexus says.
-		copies := new(lun.CopySet)
 		for _, u := range t.LUNs {
-			x, err := l.open(t, u, copies, abort)
+			x, err := l.open(c, t, u, abort)
 			if err != nil {
 				return nil, errors.Join(err, l.Close())
 			}
@@ -51,6 +51,15 @@ func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, e
 		}
 	}
 	return l, nil
+}
+
+// copies are the disks that third-party copies reach from those of a target: all of
+// it. Which of them they reach for an initiator, its nexus says.
+func (l *Lab) copies(t *Target) *lun.CopySet {
+	if l.sets[t.Name] == nil {
+		l.sets[t.Name] = new(lun.CopySet)
+	}
+	return l.sets[t.Name]
 }
 
 // ErrNoCache says that a LUN has nothing to lose when the power goes.
@@ -68,6 +77,14 @@ func (u *Unit) CutPower(survives func(off int64) bool) error {
 	return u.Disk.LosePower(func() error { return u.lies.cache.PowerCut(survives) })
 }
 
+// Units returns the LUNs. Unlike the field LUNs, it can be used while the lab is
+// reloaded.
+func (l *Lab) Units() []*Unit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.LUNs
+}
+
 // Of returns the units of a target.
 func (l *Lab) Of(t *Target) []*Unit {
 	var out []*Unit
@@ -83,25 +100,31 @@ func (l *Lab) Of(t *Target) []*Unit {
 func (l *Lab) Close() error {
 	var errs []error
 	for _, u := range l.LUNs {
-		if err := u.Disk.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("LUN %d of %s: %w", u.Config.Number, u.Target.Name, err))
-		}
+		errs = append(errs, u.Close())
 	}
 	l.LUNs = nil
 	return errors.Join(errs...)
 }
 
+// Close closes the LUN, and flushes what it lies on.
+func (u *Unit) Close() error {
+	if err := u.Disk.Close(); err != nil {
+		return fmt.Errorf("LUN %d of %s: %w", u.Config.Number, u.Target.Name, err)
+	}
+	return nil
+}
+
 // open opens a LUN. abort is that of Build.
-func (l *Lab) open(t *Target, u *LUN, copies *lun.CopySet, abort func(*Target, int, *lun.Nexus)) (*Unit, error) {
+func (l *Lab) open(c *Config, t *Target, u *LUN, abort func(*Target, int, *lun.Nexus)) (*Unit, error) {
 	fail := func(err error) (*Unit, error) {
-		return nil, fmt.Errorf("%s:%d:%d: LUN %d of %s: %w", l.Config.Path, u.Store.at.line, u.Store.at.column, u.Number, t.Name, err)
+		return nil, fmt.Errorf("%s:%d:%d: LUN %d of %s: %w", c.Path, u.Store.at.line, u.Store.at.column, u.Number, t.Name, err)
 	}
 	s, err := u.Store.open(u.ReadOnly, l.rooms)
 	if err != nil {
 		return fail(err)
 	}
 	o := u.options(t)
-	o.Copies, o.LUN = copies, uint16(u.Number)
+	o.Copies, o.LUN = l.copies(t), uint16(u.Number)
 	o.AbortTasks = func(n *lun.Nexus) {
 		if abort != nil {
 			abort(t, u.Number, n)

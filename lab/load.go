@@ -42,7 +42,10 @@ func Load(path string) (*Config, error) {
 
 // Parse is Load for a file that was read already. File stores are looked for
 // from the folder of path.
-func Parse(path string, b []byte) (*Config, error) {
+func Parse(path string, b []byte) (*Config, error) { return parseOver(path, b, nil) }
+
+// parseOver is Parse for a file that takes the place of one whose files are in use.
+func parseOver(path string, b []byte, running map[string]bool) (*Config, error) {
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("%s:1:1: larger than 1 MiB: is it a lab.yaml?", path)
 	}
@@ -52,7 +55,7 @@ func Parse(path string, b []byte) (*Config, error) {
 		return nil, err
 	}
 	c := &Config{Path: path}
-	l := loader{decoder: d, config: c, seen: map[string]map[string]pos{}, files: map[string]fileUse{}}
+	l := loader{decoder: d, config: c, seen: map[string]map[string]pos{}, files: map[string]fileUse{}, running: running}
 	l.root(root)
 	if err := d.err(); err != nil {
 		return nil, err

@@ -28,9 +28,8 @@ const taskBuckets = 64
 // tells true of are there for this nexus. It may come to tell something else: then
 // [Nexus.InventoryChanged] is due.
 func (t *Target) Open(id lun.Nexus, visible func(number uint16) bool) *Nexus {
-	id.Sees = visible // for what units do in its name with others
 	n := &Nexus{id: id, target: t, visible: visible}
-	n.id.Sees = n.sees
+	n.id.Sees = n.sees // for what units do in its name with others
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.nexuses[n] = struct{}{}

@@ -125,7 +125,7 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 	}
 	defer func() { err = errors.Join(err, units.Close()) }()
 
-	faults, err := faultsOf(units, func(t *lab.Target) string { return t.Name }, lun.RingLink)
+	faults, err := faultsOf(cfg.Path, units.LUNs, func(t *lab.Target) string { return t.Name }, lun.RingLink)
 	if err != nil {
 		return err
 	}

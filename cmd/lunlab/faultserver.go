@@ -31,14 +31,14 @@ func serveFaults(faults http.Handler, log *slog.Logger, socket string) (stop fun
 	return m.Close, nil
 }
 
-// faultsOf is what rules can be added to: the LUNs of a lab, by the names that their
+// faultsOf is what rules can be added to: the LUNs of the lab that was read from path, by the names that their
 // targets have there.
-func faultsOf(l *lab.Lab, name func(*lab.Target) string, links ...lun.Link) (list []control.LUN, err error) {
-	for _, u := range l.LUNs {
+func faultsOf(path string, units []*lab.Unit, name func(*lab.Target) string, links ...lun.Link) (list []control.LUN, err error) {
+	for _, u := range units {
 		c := control.LUN{Target: name(u.Target), Number: u.Config.Number, Unit: u.Faults, Links: links}
 		for _, r := range u.Config.Faults {
 			if err := c.Check(r); err != nil {
-				return nil, fmt.Errorf("%s: %w", l.Config.Path, err)
+				return nil, fmt.Errorf("%s: %w", path, err)
 			}
 		}
 		list = append(list, c)

@@ -30,6 +30,7 @@ func main() {
 		serveCommand(),
 		statusCommand(),
 		faultCommand(),
+		powercutCommand(),
 		probeCommand(),
 		attachCommand(),
 		checkCommand(),

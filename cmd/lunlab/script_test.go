@@ -12,6 +12,7 @@ import (
 
 	"lunlab/test/kernel"
 	"lunlab/test/kernel/kerneltest"
+	"lunlab/test/need"
 )
 
 func TestMain(m *testing.M) {
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the sessions in testdata. They have, besides testscript's own:
 // $PORT, a port that was free; waitport ADDRESS, which waits until someone listens;
-// status N COMMAND..., which wants that exit status; kernel, which sets $KERNEL and
+// need PROGRAM PACKAGE, which skips without one; status N COMMAND..., which wants that exit status; kernel, which sets $KERNEL and
 // $MODULES to the distribution's.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -41,6 +42,9 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"waitport": waitport,
 			"status":   status,
+			"need": func(ts *testscript.TestScript, _ bool, args []string) {
+				need.Program(t, args[0], args[1])
+			},
 			"kernel": func(ts *testscript.TestScript, _ bool, _ []string) {
 				img := kerneltest.Stock(t)
 				ts.Setenv("KERNEL", img.Kernel)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -15,8 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"lunlab/lab"
-	"lunlab/lun"
-	"lunlab/lun/fault/control"
 	"lunlab/target/iscsi"
 )
 
@@ -48,6 +47,10 @@ without -f, LUN 0 is 1 GiB of memory, LUN 1 a thin provisioned 1 TiB of which
 Limits in lab.yaml mean here: can_queue, the commands that a session may have in
 flight; cmd_per_lun, those that a LUN takes before it answers TASK SET FULL;
 hw_queues, the connections that a session may have, 16 at the most.
+
+SIGHUP reads lab.yaml again: LUNs and targets come and go, capacities grow, limits,
+access lists and settings change, each with the unit attention that tells of it.
+Where something can't change in use, all stays as it was, and is said why.
 
 The first Ctrl-C asks initiators to log out and finishes what is in flight; a
 second one ends at once. The exit status is 0 if all was finished, 2 for any
@@ -109,8 +112,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, served.lab.Close()) }()
-	faults, err := faultsOf(served.lab, iscsiName, lun.ConnectionLink, lun.SessionLink)
-	if err != nil {
+	if _, err := served.faults(cfg.Path, served.lab.Units()); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
@@ -123,7 +125,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	stop, err := serveStatus(srv, control.Handler(func() []control.LUN { return faults }), log, o.socket, o.metrics, lns[0].Addr())
+	stop, err := serveStatus(srv, served.controls(), log, o.socket, o.metrics, lns[0].Addr())
 	if err != nil {
 		for _, ln := range lns {
 			ln.Close()
@@ -150,10 +152,17 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		srv.Close()
 		serving.Wait()
 	}()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for ctx.Err() == nil {
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+		case <-hangups:
+			served.hangup(srv, o.file, stdout, stderr)
+		}
 	}
 	go deregister() // so that nobody is sent here any more
 	fmt.Fprintln(stdout, "ending: initiators are asked to log out (Ctrl-C again to end at once)")

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 
 	"lunlab/lab"
 	"lunlab/lun"
@@ -35,40 +37,63 @@ func defaultLab(name string) *lab.Config {
 }
 
 // served is a lab as iSCSI targets.
+//
+// Only serve's own goroutine changes any of it. mu is held to change devices, or to
+// read them on another.
 type served struct {
+	mu      sync.Mutex
 	lab     *lab.Lab
+	devices map[string]*target.Target // by the target's name in the configuration
 	targets []*iscsi.Target
 }
 
 // openServed opens what a configuration names.
 func openServed(cfg *lab.Config) (*served, error) {
-	devices := map[*lab.Target]*target.Target{}
+	s := &served{devices: map[string]*target.Target{}}
 	for _, t := range cfg.Targets {
-		devices[t] = target.New()
+		s.devices[t.Name] = target.New()
 	}
-	l, err := cfg.Build(func(t *lab.Target, number int, n *lun.Nexus) {
-		devices[t].AbortTasksOf(uint16(number), n)
-	})
+	l, err := cfg.Build(s.abort)
 	if err != nil {
 		return nil, err
 	}
-	s := &served{lab: l}
-	for _, t := range cfg.Targets {
-		d := devices[t]
-		for _, u := range l.Of(t) {
-			if _, err := d.Add(uint16(u.Config.Number), u.Faults, target.Limits{CmdPerLUN: t.Limits.CmdPerLUN}); err != nil {
-				l.Close()
-				return nil, err
-			}
+	s.lab = l
+	for _, u := range l.LUNs {
+		if err := s.add(u); err != nil {
+			return nil, errors.Join(err, l.Close())
 		}
-		name := iscsiName(t)
-		s.targets = append(s.targets, &iscsi.Target{
-			Name: name, Alias: t.ISCSI.Alias, Device: d,
+	}
+	s.targets = s.targetsOf(cfg)
+	return s, nil
+}
+
+// abort aborts the tasks of a nexus that was taken off a LUN. A target that isn't
+// there any more has none.
+func (s *served) abort(t *lab.Target, number int, n *lun.Nexus) {
+	s.mu.Lock()
+	d := s.devices[t.Name]
+	s.mu.Unlock()
+	if d != nil {
+		d.AbortTasksOf(uint16(number), n)
+	}
+}
+
+func limitsOf(t *lab.Target) target.Limits { return target.Limits{CmdPerLUN: t.Limits.CmdPerLUN} }
+
+func (s *served) add(u *lab.Unit) error {
+	_, err := s.devices[u.Target.Name].Add(uint16(u.Config.Number), u.Faults, limitsOf(u.Target))
+	return err
+}
+
+func (s *served) targetsOf(cfg *lab.Config) (list []*iscsi.Target) {
+	for _, t := range cfg.Targets {
+		list = append(list, &iscsi.Target{
+			Name: iscsiName(t), Alias: t.ISCSI.Alias, Device: s.devices[t.Name],
 			CanQueue: t.Limits.CanQueue, HWQueues: min(t.Limits.HWQueues, maxConnections),
 			Access: accessOf(t), PortalGroups: t.ISCSI.PortalGroups, Redirect: (*iscsi.Redirect)(t.ISCSI.Redirect),
 		})
 	}
-	return s, nil
+	return list
 }
 
 // iscsiName is what a target is called over iSCSI.

@@ -54,7 +54,7 @@ const attachedPrefix = "attach-"
 
 // serveStatus answers `lunlab status` and `lunlab fault` on a unix socket, and
 // Prometheus on an address if there is one. stop ends both.
-func serveStatus(srv *iscsi.Server, faults http.Handler, log *slog.Logger, socket, metrics string, portal net.Addr) (stop func(), err error) {
+func serveStatus(srv *iscsi.Server, controls http.Handler, log *slog.Logger, socket, metrics string, portal net.Addr) (stop func(), err error) {
 	m := &monitor.Server{Log: log}
 	if metrics != "" {
 		ln, err := net.Listen("tcp", metrics)
@@ -70,8 +70,8 @@ func serveStatus(srv *iscsi.Server, faults http.Handler, log *slog.Logger, socke
 	switch {
 	case err == nil:
 		mux := http.NewServeMux()
-		mux.Handle("/faults", faults)
-		mux.Handle("/", monitor.Status(srv))
+		mux.Handle("/", controls)
+		mux.Handle("/status", monitor.Status(srv))
 		m.Serve(ln, mux)
 	case socket == "": // it wasn't asked for
 		log.Warn("lunlab status won't find this server", "err", err)

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+
+	"lunlab/target"
+	"lunlab/target/iscsi"
+)
+
+// reload has the server serve what a configuration says by now, or on a
+// notReloaded what it served before. It returns what has changed.
+func (s *served) reload(srv *iscsi.Server, path string) (string, error) {
+	cfg, err := s.lab.LoadOver(path)
+	if err != nil {
+		return "", notReloaded{err}
+	}
+	ch, err := s.lab.Prepare(cfg, s.abort)
+	if err != nil {
+		return "", notReloaded{err}
+	}
+	if _, err := s.faults(path, ch.Added); err != nil {
+		return "", notReloaded{errors.Join(err, ch.Undo())}
+	}
+	devices := maps.Clone(s.devices)
+	for _, t := range cfg.Targets {
+		if devices[t.Name] == nil {
+			devices[t.Name] = target.New()
+		}
+	}
+	old := s.swap(devices)
+	targets := s.targetsOf(cfg)
+	if err := srv.SetTargets(targets); err != nil {
+		s.swap(old)
+		return "", notReloaded{errors.Join(err, ch.Undo())}
+	}
+	// From here on it is done, whatever goes wrong.
+	s.targets = targets
+	var errs []error
+	for _, u := range ch.Removed {
+		devices[u.Target.Name].Remove(uint16(u.Config.Number))
+		errs = append(errs, u.Close())
+	}
+	errs = append(errs, ch.Commit())
+	for _, u := range ch.Added {
+		errs = append(errs, s.add(u))
+	}
+	for _, u := range ch.Kept {
+		for _, lu := range devices[u.Target.Name].Units() {
+			if int(lu.Number()) == u.Config.Number {
+				errs = append(errs, lu.SetLimits(limitsOf(u.Target)))
+			}
+		}
+	}
+	return fmt.Sprintf("%s added, %d removed, %d kept", count(len(ch.Added), "LUN"), len(ch.Removed), len(ch.Kept)), errors.Join(errs...)
+}
+
+// hangup does what SIGHUP asks for, and says what came of it.
+func (s *served) hangup(srv *iscsi.Server, path string, stdout, stderr io.Writer) {
+	if path == "" {
+		fmt.Fprintln(stderr, "lunlab: there is no lab.yaml to read again: start with -f")
+		return
+	}
+	said, err := s.reload(srv, path)
+	var not notReloaded
+	switch {
+	case errors.As(err, &not):
+		fmt.Fprintf(stderr, "%v\nlunlab: all is served as before\n", err)
+	case err != nil:
+		fmt.Fprintf(stderr, "lunlab: reloaded, but: %v\n", err)
+		fallthrough
+	default:
+		fmt.Fprintf(stdout, "reloaded %s: %s\n", path, said)
+	}
+}
+
+// notReloaded is why all is as it was before.
+type notReloaded struct{ error }
+
+func (s *served) swap(devices map[string]*target.Target) (old map[string]*target.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.devices = s.devices, devices
+	return old
+}

@@ -1,0 +1,129 @@
+package lab_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lunlab/lab"
+	"lunlab/lun"
+)
+
+const reloadBase = `pools: [{name: p, size: 1MiB}]
+targets:
+- name: a
+  alua: {groups: [{id: 1, portal_groups: [1]}]}
+  luns:
+  - {lun: 0, serial: s, store: {kind: file, path: f, size: 1MiB}}
+  - {lun: 1, store: {kind: mem, size: 1MiB, cache: 64KiB}}
+  - {lun: 2, store: {kind: mem, size: 1MiB, pool: p}, thin: true}
+`
+
+// prepare reads other content over the lab's file.
+func prepare(t *testing.T, l *lab.Lab, content string) (*lab.Change, error) {
+	t.Helper()
+	if err := os.WriteFile(l.Config.Path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.LoadOver(l.Config.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Prepare(c, nil)
+}
+
+// attention is the next unit attention of a nexus, 0 if there is none.
+func attention(d *lun.Disk, n *lun.Nexus) uint16 {
+	c := lun.Command{Nexus: n, CDB: make([]byte, 6)}
+	if d.Execute(&c); c.Status == lun.Good {
+		return 0
+	}
+	return uint16(c.Sense[12])<<8 | uint16(c.Sense[13])
+}
+
+func TestReload(t *testing.T) {
+	l := build(t, load(t, reloadBase))
+	n := &lun.Nexus{Name: "n", TargetPort: 1}
+	first, second := l.LUNs[0].Disk, l.LUNs[1].Disk
+	attention(first, n)
+	attention(second, n)
+	ch, err := prepare(t, l, strings.NewReplacer(
+		"f, size: 1MiB", "f, size: 2MiB", "serial: s,", "serial: s, revision: new,",
+		"  - {lun: 2, store: {kind: mem, size: 1MiB, pool: p}, thin: true}\n", "  - {lun: 3, store: {kind: mem, size: 1MiB}}\n",
+		"64KiB}", "64KiB}, write_cache: false", "[1]}]}", "[1], state: active-nonoptimized}]}").Replace(reloadBase))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ch.Added) != 1 || len(ch.Removed) != 1 || len(ch.Kept) != 2 || ch.Removed[0].Config.Number != 2 {
+		t.Fatalf("%d added, %d removed, %d kept", len(ch.Added), len(ch.Removed), len(ch.Kept))
+	}
+	if first.Blocks() != 2048 {
+		t.Error("it grew before Commit")
+	}
+	if err := ch.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Removed[0].Close(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []uint16{lun.ASCCapacityDataHasChanged, lun.ASCInquiryDataHasChanged, lun.ASCAsymmetricAccessChanged, 0} {
+		if got := attention(first, n); got != want {
+			t.Errorf("LUN 0: unit attention %#04x, want %#04x", got, want)
+		}
+	}
+	for _, want := range []uint16{lun.ASCModeParametersChanged, lun.ASCAsymmetricAccessChanged, 0} {
+		if got := attention(second, n); got != want {
+			t.Errorf("LUN 1: unit attention %#04x, want %#04x", got, want)
+		}
+	}
+	units := l.Units()
+	if len(units) != 3 || units[0].Disk != first || first.Blocks() != 4096 || first.Options().Revision != "new" || units[2].Config.Number != 3 {
+		t.Errorf("%d LUNs, the first of %d blocks", len(units), first.Blocks())
+	}
+	if fi, err := os.Stat(filepath.Join(filepath.Dir(l.Config.Path), "f")); err != nil || fi.Size() != 2<<20 {
+		t.Errorf("the file: %v, %v", fi, err)
+	}
+}
+
+// TestReloadRefused shows what can't change in use, and that all is as before then.
+func TestReloadRefused(t *testing.T) {
+	l := build(t, load(t, reloadBase))
+	for _, c := range []struct{ old, new, want string }{
+		{"f, size: 1MiB", "f, size: 512KiB", ":6:5: LUN 0 of a: it can't become smaller, from 1048576 bytes to 524288, while it is in use"},
+		{"serial: s", "serial: r", ":6:5: LUN 0 of a: its Serial can't change while it is in use; take the LUN out"},
+		{"serial: s", "serial: s, read_only: true", ":6:5: LUN 0 of a: read_only of a file can't change"},
+		{"serial: s", "serial: s, block_size: 4096", "its BlockSize can't change"},
+		{"cache: 64KiB", "cache: 1MiB", ":7:5: LUN 1 of a: its Store can't change"},
+		{"id: 1", "id: 2", "only the states of alua groups can change"},
+		{"  alua: {groups: [{id: 1, portal_groups: [1]}]}\n", "", "alua can't come or go"},
+		{"p, size: 1MiB", "p, size: 2MiB", ":1:1: the size of pool p can't change"},
+		{"targets:", "iscsi: {listen: [\"127.0.0.1:1\"]}\ntargets:", ":1:1: the section iscsi can't change"},
+		{"thin: true}\n", "thin: true}\n  - {lun: 3, store: {kind: nbd, address: \"nbd+unix:///?socket=/none\"}}\n", ":9:21: LUN 3 of a: nbd: "},
+	} {
+		other := strings.Replace(reloadBase, c.old, c.new, 1)
+		if c.want != "" && strings.HasPrefix(c.want, ":9") { // and something that would have worked
+			other = strings.Replace(other, "f, size: 1MiB", "f, size: 2MiB", 1)
+		}
+		if _, err := prepare(t, l, other); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("with %s: %v; want %s", c.new, err, c.want)
+		}
+	}
+	if got := l.Units()[0].Disk.Blocks(); got != 2048 || len(l.Units()) != 3 {
+		t.Errorf("%d LUNs, the first of %d blocks", len(l.Units()), got)
+	}
+	if fi, err := os.Stat(filepath.Join(filepath.Dir(l.Config.Path), "f")); err != nil || fi.Size() != 1<<20 {
+		t.Errorf("the file: %v, %v", fi, err)
+	}
+	// What was prepared and isn't wanted.
+	ch, err := prepare(t, l, strings.Replace(reloadBase, "f, size: 1MiB", "f, size: 2MiB", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Undo(); err != nil {
+		t.Error(err)
+	}
+	if fi, err := os.Stat(filepath.Join(filepath.Dir(l.Config.Path), "f")); err != nil || fi.Size() != 1<<20 {
+		t.Errorf("the file after Undo: %v, %v", fi, err)
+	}
+}
