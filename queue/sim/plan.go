@@ -94,11 +94,15 @@ func newPlan(h Host, rng *rand.Rand) Plan {
 	}
 	pick := func(n ...int) int { return n[rng.IntN(len(n))] }
 	left := mostSubmitted
+	flood := rng.IntN(4) == 0
 	depth := min(max(l.HostCmdPerLUN(), l.ConfiguredDepth, 1), l.DeviceMax())
 	most := min(l.CanQueue, 2*depth) + 1
 	switch {
 	case slices.Contains(kinds, OpFull):
 		most = min(most, 20) // each would be sent again and again
+	case flood: // at once more than the depth, before anything else
+		p = append(p, Op{Kind: OpSettle}, Op{Kind: OpHold}, Op{Kind: OpSubmit, N: most})
+		left -= most
 	case rng.IntN(3) > 0:
 		most = min(most, 40) // most faults need no more, and the run is short
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 // observe runs the model as Predict speaks of it: the device is scanned, given
-// more commands than its host can take, lowered, and given as many again.
+// more commands than its host can take, lowered and raised again, and given as
+// many each time.
 func observe(t *testing.T, r queue.Rules, l queue.Limits, lowerTo int) queue.Prediction {
 	t.Helper()
 	cpus := max(l.Queues(), 2)
@@ -53,15 +54,19 @@ func observe(t *testing.T, r queue.Rules, l queue.Limits, lowerTo int) queue.Pre
 	if p.Allocated {
 		p.MinToken, p.MaxToken, p.DeviceBusy = d.MinToken, d.MaxToken, queue.BusyMapWeight
 	}
-	if lowerTo != 0 {
-		c.Plan = append(append(c.Plan, sim.Op{Kind: sim.OpDepth, N: lowerTo}, sim.Op{Kind: sim.OpSettle}), burst...)
-		res, d = run()
-		w := queue.DepthWrite{Requested: lowerTo, Accepted: d.Wrote, QueueDepth: d.QueueDepth, MaxInFlight: d.PeakAtDepth, Oops: broken(res, sim.UseAfterFree)}
+	write := func(depth int) *queue.DepthWrite {
+		c.Plan = append(append(c.Plan, sim.Op{Kind: sim.OpDepth, N: depth}, sim.Op{Kind: sim.OpSettle}), burst...)
+		res, d := run()
+		w := queue.DepthWrite{Requested: depth, Accepted: d.Wrote, QueueDepth: d.QueueDepth, MaxInFlight: d.PeakAtDepth, Oops: broken(res, sim.UseAfterFree)}
 		w.Held = w.MaxInFlight <= w.QueueDepth
 		if !w.Accepted {
 			w.Error = "EINVAL"
 		}
-		p.Lowered = &w
+		return &w
+	}
+	if lowerTo != 0 {
+		p.Lowered = write(lowerTo)
+		p.Raised = write(p.QueueDepth)
 	}
 	return p
 }
@@ -79,10 +84,12 @@ func plain(p queue.Prediction) queue.Prediction {
 			p.MinToken, p.MaxToken = 0, p.MapDepth-1
 		}
 	}
-	if p.Lowered != nil {
-		w := *p.Lowered
-		w.Reason = ""
-		p.Lowered = &w
+	for _, w := range []**queue.DepthWrite{&p.Lowered, &p.Raised} {
+		if *w != nil {
+			c := **w
+			c.Reason = ""
+			*w = &c
+		}
 	}
 	return p
 }
@@ -93,9 +100,9 @@ func same(t *testing.T, r queue.Rules, l queue.Limits, lowerTo int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want.Lowered != nil && want.Lowered.Oops {
+	if want.Lowered != nil && (want.Lowered.Oops || want.Raised.Oops) {
 		lowerTo = 0 // the kernel doesn't survive it
-		want.Lowered = nil
+		want.Lowered, want.Raised = nil, nil
 	}
 	got, w := observe(t, r, l, lowerTo), plain(want)
 	if got.QueueDepth == 0 && got.HintFreedTwice { // in the scan already
@@ -103,7 +110,7 @@ func same(t *testing.T, r queue.Rules, l queue.Limits, lowerTo int) bool {
 	}
 	got = plain(got)
 	if !reflect.DeepEqual(got, w) {
-		t.Errorf("%s, %+v, lowered to %d:\nmodel   %+v %+v\npredict %+v %+v", r.Name, l, lowerTo, got, got.Lowered, w, w.Lowered)
+		t.Errorf("%s, %+v, lowered to %d:\nmodel   %+v %+v %+v\npredict %+v %+v %+v", r.Name, l, lowerTo, got, got.Lowered, got.Raised, w, w.Lowered, w.Raised)
 		return false
 	}
 	return true
