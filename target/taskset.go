@@ -158,7 +158,11 @@ func (s *taskSet) remove(t *Task) {
 	}
 	s.count(t, -1)
 	s.dropLane(t.nexus, t.lane)
-	t.listed, t.parked, t.older, t.younger, t.lane = false, false, nil, nil, nil
+	t.parked, t.older, t.younger, t.lane = false, nil, nil, nil
+	// Its owner may be calling Execute, in vain.
+	t.nexus.mu.Lock()
+	t.listed = false
+	t.nexus.mu.Unlock()
 }
 
 func (s *taskSet) count(t *Task, by int) {
@@ -194,10 +198,8 @@ func (s *taskSet) walk(do func(t *Task, may bool) bool) {
 		in.some, l.some = true, true
 		if t.Attr == lun.Ordered {
 			in.barrier = true
-			if !r.PerNexus && s.faults == 0 {
-				// All that are younger wait for it, but those that wait for none
-				// and were never parked.
-				return
+			if !r.PerNexus && s.faults == 0 && s.all.first == 0 {
+				return // all that are younger wait for it
 			}
 		}
 		t = next

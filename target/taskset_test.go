@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"lunlab/lun"
 	"lunlab/target"
@@ -54,6 +55,7 @@ type actor struct {
 	aborted bool
 	waits   bool
 	running bool
+	began   bool // ran before the last step; see model_test.go
 }
 
 func (a *actor) TaskDeferred(*target.Task) { a.waits = true }
@@ -85,6 +87,8 @@ func newStage(t *testing.T, r lun.TaskRules, l target.Limits) *stage {
 		s.nexuses = append(s.nexuses, d.Open(lun.Nexus{}, nil))
 	}
 	t.Cleanup(func() {
+		s.resume()
+		s.nexuses[1].LogicalUnitReset(s.lu)
 		for _, a := range s.tasks {
 			if a.running {
 				a.Leave()
@@ -145,7 +149,10 @@ func (s *stage) add(specs string) {
 	}
 }
 
-func (s *stage) named(name string) *actor { return s.tasks[name[0]-'a'] }
+func (s *stage) named(name string) *actor {
+	r, _ := utf8.DecodeRuneInString(name)
+	return s.tasks[r-'a']
+}
 
 // leave ends a running task and returns how, then lets those execute that may.
 func (s *stage) leave(name string) string {
