@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,7 @@ func main() {
 		Short:         "A SCSI target emulator, and a test bench for kernels that use it",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version(),
 	}
 	root.AddCommand(
 		ktestCommand(),
@@ -50,6 +52,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, "lunlab:", err)
 		os.Exit(2)
 	}
+}
+
+// version is the module's version or, of a build from a checkout, its commit.
+func version() string {
+	b, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return fmt.Sprintf("%s, %s", b.Main.Version, b.GoVersion)
 }
 
 // exitStatus ends lunlab with that status, when all has been said.
