@@ -74,6 +74,10 @@ func (k *command) encodeAnswer(b []byte) int {
 		}
 		off += l
 		p.Final = off == n || off%int(c.sess.params.MaxBurstLength) == 0
+		if p.Final && off < n && c.sess.params.ErrorRecoveryLevel > 0 {
+			// What is acknowledged needn't be kept (RFC 7143 11.7.2).
+			p.Acknowledge, p.LUN, p.TargetTransferTag = true, k.req.LUN, c.tagOfData()
+		}
 		if off == n && collapse {
 			p.HasStatus, p.Status, p.Residual, p.ResidualCount = true, uint8(k.Status), flags, residual
 		}
@@ -105,6 +109,13 @@ func (k *command) encodeAnswer(b []byte) int {
 		at += c.digests.seal(b[at:], data)
 	}
 	return at
+}
+
+// tagOfData makes the tag by which an initiator acknowledges data.
+func (c *conn) tagOfData() uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newTTT()
 }
 
 // residuals compares what the command moves with what the initiator was ready

@@ -41,7 +41,12 @@ type output struct {
 	keep        bool
 	recoverable bool
 	kept        []sent
+	forgot      bool // some of it, for want of room
 	keptBytes   int
+
+	// holding says that a fence stands; heldBack is what came meanwhile.
+	holding  bool
+	heldBack []segment
 
 	// writeSince is when the write under way began, in Unix nanoseconds, 0 if
 	// none is.
@@ -72,8 +77,13 @@ func (o *output) begin(d digests, errorRecoveryLevel uint32) {
 // hold of its own.
 func (o *output) commit(buf *buffer, off, end int) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.holding && holdsBack(buf.b[off:]) {
+		buf.hold()
+		o.heldBack = append(o.heldBack, segment{off, end, buf})
+		return
+	}
 	o.commitLocked(buf, off, end)
-	o.mu.Unlock()
 }
 
 func (o *output) commitLocked(buf *buffer, off, end int) {

@@ -140,7 +140,11 @@ type answered struct {
 	data     []byte
 	response pdu.SCSIResponse
 	sense    []byte
-	numbers  []uint32 // offsets of the PDUs that the data was sent in
+
+	// The data that isn't acknowledged begins at offset base with DataSN first.
+	// offsets are those of its PDUs.
+	base, first uint32
+	offsets     []uint32
 }
 
 // takeAnswer takes the answer of a command out of what is kept.
@@ -158,7 +162,10 @@ func (o *output) takeAnswer(itt uint32) (a answered, ok bool) {
 		var d pdu.DataIn
 		switch {
 		case d.Decode(s.buf.b[at:]) == nil:
-			a.numbers = append(a.numbers, d.BufferOffset)
+			if len(a.offsets) == 0 {
+				a.base, a.first = d.BufferOffset, d.DataSN
+			}
+			a.offsets = append(a.offsets, d.BufferOffset)
 			a.data = append(a.data, data...)
 			if d.HasStatus {
 				a.response = pdu.SCSIResponse{Residual: d.Residual, Status: d.Status, ResidualCount: d.ResidualCount, InitiatorTaskTag: itt}
@@ -183,21 +190,21 @@ func (o *output) takeAnswer(itt uint32) (a answered, ok bool) {
 func (c *conn) sendAnswer(a answered, expDataSN uint32) {
 	k := command{step: c.dataInStep()}
 	k.home.Store(c)
-	off, sn := 0, uint32(0)
-	if expDataSN > 0 {
-		off, sn = len(a.data), uint32(len(a.numbers))
-		if int64(expDataSN) < int64(len(a.numbers)) {
-			off, sn = int(a.numbers[expDataSN]), expDataSN
-		}
+	base := int(a.base)
+	off, end, sn := base, base+len(a.data), a.first
+	if i := int64(expDataSN) - int64(a.first); i >= int64(len(a.offsets)) {
+		off, sn = end, a.first+uint32(len(a.offsets))
+	} else if i > 0 {
+		off, sn = int(a.offsets[i]), expDataSN
 	}
-	for ; off < len(a.data); sn++ {
-		n := k.dataInLen(off, len(a.data))
+	for ; off < end; sn++ {
+		n := k.dataInLen(off, end)
 		d := pdu.DataIn{
 			DataSegmentLength: n, InitiatorTaskTag: a.response.InitiatorTaskTag, TargetTransferTag: pdu.NoTag,
 			DataSN: sn, BufferOffset: uint32(off),
 		}
-		d.Final = off+n == len(a.data) || (off+n)%int(c.sess.params.MaxBurstLength) == 0
-		c.send(d.Encode, a.data[off:off+n])
+		d.Final = off+n == end || (off+n)%int(c.sess.params.MaxBurstLength) == 0
+		c.send(d.Encode, a.data[off-base:off-base+n])
 		off += n
 	}
 	r := a.response

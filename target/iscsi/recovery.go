@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"slices"
 	"time"
 
 	"lunlab/target/iscsi/pdu"
@@ -51,6 +52,7 @@ func (o *output) keepLocked(buf *buffer, off, end int) {
 	o.keptBytes += end - off
 	for o.keptBytes > maxKept {
 		o.forgetLocked(1)
+		o.forgot = true
 	}
 }
 
@@ -75,6 +77,48 @@ func (o *output) acknowledge(expStatSN uint32) {
 		n++
 	}
 	o.forgetLocked(n)
+}
+
+// acknowledgeData drops the data of a command before DataSN BegRun, which the A bit
+// of one of its PDUs has asked to acknowledge (RFC 7143 11.16.4). It returns false
+// if none has.
+func (o *output) acknowledgeData(pool *bufferPool, p *pdu.SNACKRequest) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	i := slices.IndexFunc(o.kept, func(s sent) bool { return s.itt == p.InitiatorTaskTag })
+	if i < 0 {
+		// The initiator can't know what there was no room for.
+		return o.forgot
+	}
+	s := &o.kept[i]
+	from, asked := s.off, false
+	for at := s.off; at < s.end; {
+		var d pdu.DataIn
+		if d.Decode(s.buf.b[at:]) != nil {
+			break
+		}
+		at += o.digests.wireLen(d.DataSegmentLength)
+		if int32(d.DataSN-p.BegRun) < 0 {
+			from = at
+		}
+		if d.Acknowledge && d.TargetTransferTag == p.TargetTransferTag && d.LUN == p.LUN && d.DataSN+1 == p.BegRun {
+			asked = true
+		}
+	}
+	if !asked || p.RunLength != 0 {
+		return false
+	}
+	o.keptBytes -= from - s.off
+	s.off = from
+	// What is left moves to where it takes up less.
+	if n := s.end - s.off; n < len(s.buf.b)/4 {
+		if buf := pool.get(n); buf != nil {
+			copy(buf.b, s.buf.b[s.off:s.end])
+			s.buf.drop()
+			s.segment = segment{0, n, buf}
+		}
+	}
+	return true
 }
 
 // resend queues copies of the PDUs that match of the answers that are kept, and
@@ -145,8 +189,9 @@ func (c *conn) snack(b []byte) {
 			})
 		}
 	case pdu.SNACKDataACK:
-		// The target never asks for one: it doesn't set the A bit.
-		c.reject(pdu.ReasonInvalidDataACK, b)
+		if !c.out.acknowledgeData(&c.srv.pool, &p) {
+			c.reject(pdu.ReasonInvalidDataACK, b)
+		}
 		return
 	case pdu.SNACKRData:
 		n = c.resegment(&p)
@@ -162,6 +207,7 @@ func (c *conn) resegment(p *pdu.SNACKRequest) int {
 	o := &c.out
 	o.mu.Lock()
 	var data []byte
+	var first pdu.DataIn // that isn't acknowledged
 	var status *pdu.SCSIResponse
 	for i := range o.kept {
 		s := &o.kept[i]
@@ -172,6 +218,9 @@ func (c *conn) resegment(p *pdu.SNACKRequest) int {
 			var d pdu.DataIn
 			if d.Decode(s.buf.b[at:]) != nil {
 				continue
+			}
+			if len(data) == 0 {
+				first = d
 			}
 			from := at + o.digests.headerLen()
 			data = append(data, s.buf.b[from:from+d.DataSegmentLength]...)
@@ -187,20 +236,20 @@ func (c *conn) resegment(p *pdu.SNACKRequest) int {
 	}
 	k := command{step: c.dataInStep()}
 	k.home.Store(c)
-	sn := uint32(0)
-	for off := 0; off < len(data); sn++ {
-		n := k.dataInLen(off, len(data))
+	sn, base := first.DataSN, int(first.BufferOffset)
+	for off, end := base, base+len(data); off < end; sn++ {
+		n := k.dataInLen(off, end)
 		d := pdu.DataIn{
 			DataSegmentLength: n, InitiatorTaskTag: p.InitiatorTaskTag, TargetTransferTag: pdu.NoTag,
 			DataSN: sn, BufferOffset: uint32(off),
 		}
-		d.Final = off+n == len(data) || (off+n)%int(c.sess.params.MaxBurstLength) == 0
-		c.send(d.Encode, data[off:off+n])
+		d.Final = off+n == end || (off+n)%int(c.sess.params.MaxBurstLength) == 0
+		c.send(d.Encode, data[off-base:off-base+n])
 		off += n
 	}
 	if status == nil {
 		// The status came by itself, and is asked for by itself.
-		return int(sn)
+		return int(sn - first.DataSN)
 	}
 	status.InitiatorTaskTag, status.SNACKTag, status.ExpDataSN = p.InitiatorTaskTag, p.TargetTransferTag, sn
 	b := make([]byte, c.digests.wireLen(0))
@@ -208,7 +257,7 @@ func (c *conn) resegment(p *pdu.SNACKRequest) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.copyLocked(&c.srv.pool, b)
-	return int(sn) + 1
+	return int(sn-first.DataSN) + 1
 }
 
 // repeatR2Ts sends outstanding R2Ts of a command again.

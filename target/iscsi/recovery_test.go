@@ -125,6 +125,103 @@ func TestDataSNACK(t *testing.T) {
 	r.alive()
 }
 
+// TestDataACK acknowledges data in the middle of a command, as it is asked to.
+func TestDataACK(t *testing.T) {
+	l := newLab(t, nil)
+	r := erl1(t, l, "MaxBurstLength=1024", "FirstBurstLength=512", "InitialR2T=Yes")
+	from := r.expStatSN
+	r.send(r.command(0xc0, 8*512, read10(0, 8)...), nil)
+	itt := 0x1000 + r.itt
+	var all []packet
+	ttt := map[uint32]bool{}
+	for i := range 8 {
+		p := r.recv(0x25)
+		all = append(all, p)
+		// At the end of each burst but the last.
+		if ask := i%2 == 1 && i < 7; ask != (p.bhs[1]&0x40 != 0) || ask == (p.u32(20) == 0xffffffff) {
+			t.Fatalf("Data-In %d: %v", i, p)
+		} else if ask {
+			ttt[p.u32(20)] = true
+		}
+	}
+	if len(ttt) != 3 {
+		t.Errorf("the tags are %v, want three", ttt)
+	}
+	var after uint32
+	refused := func(name string, reason byte, h *header) {
+		t.Helper()
+		if p := r.recv(0x3f); p.bhs[2] != reason || !bytes.Equal(p.data, h[:]) {
+			t.Errorf("%s: got %v, want Reject with reason %d", name, p, reason)
+		}
+	}
+	// These would acknowledge the response too, were they to say r.expStatSN.
+	snack := func(kind byte, ttt, beg, length uint32) *header {
+		h := hdr(0x10, 0x80|kind).put32(16, itt).put32(20, ttt).put32(28, from).put32(40, beg).put32(44, length)
+		r.send(h, nil)
+		return h
+	}
+	refused("another tag", 8, snack(2, 0x7777, 4, 0))
+	refused("a run", 8, snack(2, all[3].u32(20), 4, 1))
+	refused("less than was asked for", 8, snack(2, all[3].u32(20), 3, 0))
+	refused("more than was asked for", 8, snack(2, all[3].u32(20), 5, 0))
+	after = r.expStatSN
+	snack(2, all[3].u32(20), 4, 0)
+	r.silence()
+	refused("data that is acknowledged", 3, snack(0, 0xffffffff, 0, 4))
+	after = r.expStatSN
+	r.expStatSN = from
+	snack(0, 0xffffffff, 0, 0)
+	for _, want := range all[4:] {
+		if p := r.recv(0x25); !bytes.Equal(p.bhs[:24], want.bhs[:24]) || !bytes.Equal(p.bhs[36:], want.bhs[36:]) || !bytes.Equal(p.data, want.data) {
+			t.Errorf("got again %v, want %v", p, want)
+		}
+	}
+	r.expStatSN = from
+	snack(3, 0xabcd, 0, 0)
+	for i := range uint32(4) {
+		if p := r.recv(0x25); p.u32(36) != 4+i || p.u32(40) != (4+i)*512 {
+			t.Errorf("resegmented: %v", p)
+		}
+	}
+	if p := r.recv(0x21); p.u32(24) != from || p.u32(36) != 8 {
+		t.Errorf("its status: %v", p)
+	}
+	r.expStatSN = after
+	r.alive()
+}
+
+// TestDataACKFrees gives up the memory of what is acknowledged.
+func TestDataACKFrees(t *testing.T) {
+	l := newLab(t, nil)
+	r := dial(t, l.addr)
+	r.login("ErrorRecoveryLevel=1", "MaxRecvDataSegmentLength=65536", "MaxBurstLength=65536")
+	from := r.expStatSN
+	r.send(r.command(0xc0, 4<<20, read10(0, 8192)...), nil)
+	var asked packet
+	for {
+		p := r.recv(0x25)
+		if p.bhs[1]&0x40 != 0 {
+			asked = p
+		}
+		if p.bhs[1]&1 != 0 {
+			break
+		}
+	}
+	before := l.srv.Status().BufferBytes
+	r.send(hdr(0x10, 0x82).put32(16, 0x1000+r.itt).put32(20, asked.u32(20)).put32(28, from).put32(40, asked.u32(36)+1), nil)
+	h := hdr(0x40, 0x80).put32(16, 0x77).put32(20, 0xffffffff).put32(24, r.cmdSN).put32(28, from)
+	r.send(h, nil)
+	r.recv(0x20)
+	// The buffer may be the one that the next answers go to; it isn't after the next read.
+	r.send(r.command(0xc0, 512, read10(0, 1)...).put32(28, from), nil)
+	r.recv(0x25)
+	r.send(h, nil)
+	r.recv(0x20)
+	if n := l.srv.Status().BufferBytes; before < 4<<20 || n > before-4<<20 {
+		t.Errorf("%d bytes of buffers, %d before", n, before)
+	}
+}
+
 // TestOneR2T gets one R2T at a time if sequences come in order and may have to be
 // recovered (RFC 7143 13.19), and is told so.
 func TestOneR2T(t *testing.T) {
