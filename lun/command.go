@@ -43,6 +43,10 @@ type Command struct {
 	Nexus *Nexus
 	Attr  TaskAttribute
 
+	// Priority is the command priority, 1 (first) to 15, or 0 for none
+	// (SAM-5 8.7).
+	Priority uint8
+
 	// CDB holds the command descriptor block: 6 to 260 bytes. It may be longer
 	// than the operation code asks for (a transport pads to 16); a unit reads
 	// only what the operation code says.
@@ -93,7 +97,7 @@ type Command struct {
 
 // Reset clears the command for the next use. It keeps the sense buffer.
 func (c *Command) Reset() {
-	c.Nexus, c.Attr, c.CDB, c.DataOut, c.DataIn, c.Cancel, c.Path = nil, Simple, nil, nil, nil, nil, nil
+	c.Nexus, c.Attr, c.Priority, c.CDB, c.DataOut, c.DataIn, c.Cancel, c.Path = nil, Simple, 0, nil, nil, nil, nil, nil
 	c.Status, c.Sense, c.InLen, c.OutLen, c.AnswerAborted = Good, nil, 0, 0, false
 }
 

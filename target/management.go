@@ -227,6 +227,18 @@ func (n *Nexus) QueryAsyncEvent(lu *LogicalUnit) (count int, first lun.Sense) {
 	return lu.controller.Attention(&n.id)
 }
 
+// Each calls f for each task of this nexus, with a lock held: f must not call the
+// nexus or change the task.
+func (n *Nexus) Each(f func(*Task)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range n.tasks {
+		for ; t != nil; t = t.next {
+			f(t)
+		}
+	}
+}
+
 func (t *Target) list() []*Nexus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
