@@ -173,6 +173,9 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 		return nil, a
 	}
 	k.Attr = attributes[k.req.Attr]
+	if c.sess.params.ISCSIProtocolLevel >= 2 {
+		k.Priority = k.req.Priority
+	}
 	k.unit = c.sess.nexus.Lookup(target.Address(k.req.LUN))
 	k.Inline, k.Path = !k.unit.Unit().Blocking(), k
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
@@ -355,7 +358,7 @@ func (c *conn) runHere(k *command) {
 	if answer {
 		end := off + k.encodeAnswer(buf.b[off:])
 		c.arenaOff = end
-		c.out.commit(buf, off, end)
+		c.commitAnswer(k, buf, off, end)
 	}
 	k.release()
 }
@@ -385,7 +388,7 @@ func (c *conn) runApart(k *command) {
 	answer := k.Leave()
 	c.sess.end(k.req.Immediate)
 	if answer {
-		c.out.commit(buf, 0, k.encodeAnswer(buf.b))
+		c.commitAnswer(k, buf, 0, k.encodeAnswer(buf.b))
 	}
 	buf.drop()
 	itt := k.req.InitiatorTaskTag
@@ -393,6 +396,19 @@ func (c *conn) runApart(k *command) {
 	if c.out.flush(false) != nil && answer {
 		c.handOver(itt)
 	}
+}
+
+// commitAnswer commits the answer to k.
+func (c *conn) commitAnswer(k *command, buf *buffer, off, end int) {
+	if k.Status == lun.Good || !k.tellsOfReset() || !c.fences() {
+		c.out.commit(buf, off, end)
+		return
+	}
+	buf.hold()
+	c.srv.wg.Go(func() {
+		c.commitFenced(buf, off, end)
+		buf.drop()
+	})
 }
 
 // finish answers a command that has left its task set unexecuted.

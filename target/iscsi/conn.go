@@ -65,6 +65,8 @@ type conn struct {
 	closing atomic.Bool  // a logout was answered: nothing more is read
 
 	deaf chan struct{} // closed when nothing more is read
+
+	heardOf atomic.Uint32 // ExpStatSN, while a fence stands
 }
 
 // Phases of a connection.
@@ -257,6 +259,9 @@ func (c *conn) next() error {
 	if c.out.keep {
 		c.out.acknowledge(u32(b[28:]))
 	}
+	if c.sess.fence.up.Load() {
+		c.noteAck(u32(b[28:]))
+	}
 	if h.Opcode == pdu.OpDataOut {
 		var p pdu.DataOut
 		err := p.Decode(b)
@@ -350,9 +355,15 @@ func (c *conn) stamp(bhs []byte) {
 
 // send queues one PDU whose header encode writes, with data, padded.
 func (c *conn) send(encode func(bhs []byte), data []byte) {
+	buf, n := c.encode(encode, data)
+	c.out.commit(buf, 0, n)
+	buf.drop()
+}
+
+// encode makes one PDU, in a buffer with one hold.
+func (c *conn) encode(encode func(bhs []byte), data []byte) (buf *buffer, end int) {
 	n := c.digests.wireLen(len(data))
-	buf := c.srv.pool.get(n)
-	if buf == nil {
+	if buf = c.srv.pool.get(n); buf == nil {
 		// Answers are short and their number is bounded, so that they needn't
 		// count against the limit.
 		buf = &buffer{b: make([]byte, n), pool: &uncounted}
@@ -362,8 +373,7 @@ func (c *conn) send(encode func(bhs []byte), data []byte) {
 	at := c.digests.headerLen()
 	copy(buf.b[at:], data)
 	c.digests.seal(buf.b[at:], len(data))
-	c.out.commit(buf, 0, n)
-	buf.drop()
+	return buf, n
 }
 
 // uncounted takes in buffers that no pool gave out.

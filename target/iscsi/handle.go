@@ -97,33 +97,57 @@ func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
 		c.reassign(p)
 		return
 	}
+	lu := c.sess.nexus.Lookup(target.Address(p.LUN))
+	var told []affected
+	if endsManyTasks(p.Function) {
+		told = c.affectedBy(p.Function, lu)
+	}
 	r := pdu.TaskMgmtResponse{InitiatorTaskTag: p.InitiatorTaskTag}
-	aborting := c.perform(p, &r)
-	done := func() {
+	aborting := c.perform(p, lu, &r)
+	complete := r.Response == pdu.FunctionComplete
+	if complete {
+		for _, a := range told {
+			a.tell()
+		}
+	}
+	done := func(fenced bool) {
 		aborting.Wait()
 		c.sess.end(p.Immediate)
-		c.send(r.Encode, nil)
-		if p.Function == pdu.TargetColdReset && r.Response == pdu.FunctionComplete {
+		buf, n := c.encode(r.Encode, nil)
+		if fenced {
+			c.commitFenced(buf, 0, n)
+		} else {
+			c.out.commit(buf, 0, n)
+		}
+		buf.drop()
+		if complete && p.Function == pdu.TargetColdReset {
 			c.coldReset()
 		}
 	}
-	if !aborting.Pending() {
-		done()
+	fenced := complete && (endsManyTasks(p.Function) || p.Function == pdu.ClearACA) && c.fences()
+	if !aborting.Pending() && !fenced {
+		done(false)
 		return
 	}
-	c.srv.wg.Add(1)
-	go func() {
-		defer c.srv.wg.Done()
-		done()
+	c.srv.wg.Go(func() {
+		done(fenced)
 		c.out.flush(false)
-	}()
+	})
+}
+
+// endsManyTasks tells whether a function is about more than one task.
+func endsManyTasks(f pdu.Function) bool {
+	switch f {
+	case pdu.AbortTaskSet, pdu.ClearTaskSet, pdu.LogicalUnitReset, pdu.TargetWarmReset, pdu.TargetColdReset, pdu.ITNexusReset:
+		return true
+	}
+	return false
 }
 
 // perform begins a task management function, and fills in what it comes to
 // (RFC 7143 11.5, 11.6; RFC 7144 6).
-func (c *conn) perform(p *pdu.TaskMgmtRequest, r *pdu.TaskMgmtResponse) (a target.Aborting) {
+func (c *conn) perform(p *pdu.TaskMgmtRequest, lu *target.LogicalUnit, r *pdu.TaskMgmtResponse) (a target.Aborting) {
 	n := c.sess.nexus
-	lu := n.Lookup(target.Address(p.LUN))
 	switch p.Function {
 	case pdu.AbortTask, pdu.AbortTaskSet, pdu.ClearACA, pdu.ClearTaskSet, pdu.LogicalUnitReset, pdu.QueryTask, pdu.QueryTaskSet, pdu.QueryAsyncEvent:
 		if !lu.Present() {

@@ -47,7 +47,7 @@ func defaultParams() Params {
 		DataPDUInOrder:                 true,
 		DataSequenceInOrder:            true,
 		ISCSIProtocolLevel:             1,
-		TaskReporting:                  "RFC3720",
+		TaskReporting:                  reportRFC3720,
 		MaxRecvDataSegmentLength:       8192,
 		TargetMaxRecvDataSegmentLength: 8192,
 	}
@@ -135,7 +135,7 @@ var keys = map[string]*key{
 		number: func(p *Params) *uint32 { return &p.ErrorRecoveryLevel }},
 	"iSCSIProtocolLevel": {kind: keyMin, lo: 0, hi: 31, leading: true, normal: true,
 		number: func(p *Params) *uint32 { return &p.ISCSIProtocolLevel }},
-	"TaskReporting": {kind: keyList, leading: true, normal: true, values: []string{"RFC3720"},
+	"TaskReporting": {kind: keyList, leading: true, normal: true, values: []string{reportRFC3720, reportResponseFence, reportFastAbort},
 		take: func(p *Params, v string) { p.TaskReporting = v }},
 
 	// Obsolete (RFC 7143 13.25).
@@ -144,6 +144,13 @@ var keys = map[string]*key{
 	"IFMarkInt": {kind: keyRefuse},
 	"OFMarkInt": {kind: keyRefuse},
 }
+
+// Values of TaskReporting (RFC 7143 13.23).
+const (
+	reportRFC3720       = "RFC3720"
+	reportResponseFence = "ResponseFence"
+	reportFastAbort     = "FastAbort"
+)
 
 // The answers that stand for themselves (RFC 7143 6.2).
 const (

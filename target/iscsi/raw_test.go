@@ -349,13 +349,56 @@ func (r *raw) good() {
 	}
 }
 
-// alive requires that the connection still serves.
+// alive requires that the connection still serves. It may be asked the same
+// meanwhile.
 func (r *raw) alive() {
 	r.t.Helper()
 	r.send(hdr(0x40, 0x80).put32(16, 0x77).put32(20, 0xffffffff).put32(24, r.cmdSN).put32(28, r.expStatSN), []byte("ping!"))
-	if p := r.recv(0x20); string(p.data) != "ping!" || p.u32(16) != 0x77 {
+	p := r.recv(0x20)
+	for p.u32(16) == 0xffffffff {
+		r.pong(p)
+		p = r.recv(0x20)
+	}
+	if string(p.data) != "ping!" || p.u32(16) != 0x77 {
 		r.t.Fatalf("NOP-In is %v", p)
 	}
+}
+
+// pong answers a NOP-In that asks for an answer, and so acknowledges what has come.
+func (r *raw) pong(p packet) {
+	r.t.Helper()
+	if p.u32(16) != 0xffffffff || p.u32(20) == 0xffffffff {
+		r.t.Fatalf("got %v, want a NOP-In that asks for an answer", p)
+	}
+	r.send(hdr(0x40, 0x80).put32(16, 0xffffffff).put32(20, p.u32(20)).put32(24, r.cmdSN).put32(28, r.expStatSN), nil)
+}
+
+// whilePonging runs f, and answers NOP-Ins on this connection meanwhile.
+func (r *raw) whilePonging(f func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			p, err := r.tryRecv(50 * time.Millisecond)
+			var ne net.Error
+			switch {
+			case errors.As(err, &ne) && ne.Timeout():
+			case err != nil || p.op() != 0x20 || p.u32(16) != 0xffffffff:
+				r.t.Errorf("got %v (%v), want a NOP-In", p, err)
+				return
+			default:
+				r.nc.Write(hdr(0x40, 0x80).put32(16, 0xffffffff).put32(20, p.u32(20)).put32(24, r.cmdSN).put32(28, r.expStatSN)[:])
+			}
+		}
+	}()
+	f()
+	close(stop)
+	<-stopped
 }
 
 // lab is a server with one target, for raw initiators: LUN 0 and LUN 1 take 8

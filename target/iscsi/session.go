@@ -43,6 +43,8 @@ type session struct {
 	most      int
 	immediate int
 	closed    bool
+
+	fence fence
 }
 
 // arrival is a request that takes its turn by CmdSN (RFC 7143 4.2.2.1).
@@ -106,8 +108,11 @@ func (s *session) arrive(on *conn, a *arrival) {
 
 // hold makes a one that can wait for its turn.
 func (a *arrival) hold() {
-	if a.cmd != nil {
-		a.cmd.shared = true
+	if k := a.cmd; k != nil {
+		k.shared = true
+		if in := k.dataOut[0]; k.data == nil && len(in) > 0 && k.allocate() {
+			copy(k.data.b, in)
+		}
 	}
 	if len(a.data) == 0 {
 		return
@@ -209,6 +214,7 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 		held: map[uint32]arrival{}, conns: map[uint16]*conn{},
 	}
 	x.access.Store(l.access)
+	x.fence.acked = make(chan struct{}, 1)
 	window := uint32(DefaultCanQueue)
 	if x.tgt != nil {
 		window = uint32(x.tgt.CanQueue)

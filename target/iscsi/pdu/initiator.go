@@ -38,6 +38,7 @@ type SCSICommand struct {
 	Final             bool
 	Read, Write       bool
 	Attr              uint8
+	Priority          uint8 // RFC 7144 4.1, at iSCSIProtocolLevel 2 and above
 	DataSegmentLength int
 	LUN               LUN
 	InitiatorTaskTag  uint32
@@ -68,6 +69,7 @@ func (p *SCSICommand) Decode(b []byte) error {
 	p.Read = b[1]&0x40 != 0
 	p.Write = b[1]&0x20 != 0
 	p.Attr = b[1] & 7
+	p.Priority = b[2] >> 4
 	p.DataSegmentLength = DataSegmentLength(b)
 	p.LUN = lunAt(b)
 	p.InitiatorTaskTag = u32(b[16:])
@@ -87,6 +89,7 @@ func (p *SCSICommand) Decode(b []byte) error {
 
 func (p *SCSICommand) Encode(b []byte) {
 	begin(b, OpSCSICommand, p.Immediate, flag(p.Final, 0x80)|flag(p.Read, 0x40)|flag(p.Write, 0x20)|p.Attr&7, p.DataSegmentLength)
+	b[2] = p.Priority << 4
 	copy(b[8:], p.LUN[:])
 	put32(b[16:], p.InitiatorTaskTag)
 	put32(b[20:], p.ExpectedDataTransferLength)
