@@ -11,9 +11,16 @@ import (
 	"lunlab/lun/store"
 )
 
-// direct is the second descriptor of a file that is open with O_DIRECT. The
-// kernel keeps what goes through it and through the page cache coherent.
+// direct is the second descriptor of a file that is open with O_DIRECT.
+//
+// The kernel keeps what goes through it and what goes through the page cache apart
+// from each other only if they don't run at the same time on one page: a page that
+// is dirty, or being written to, outlives a direct write and is written back over it.
+// So calls that are aligned share mixing, and a write that isn't has it for itself
+// until its pages are clean.
 type direct struct {
+	mixing sync.RWMutex
+
 	f     *os.File
 	align int // of offset, length and memory
 }
@@ -58,6 +65,8 @@ func (d *direct) aligned(p []byte) bool {
 }
 
 func (d *direct) readAt(p []byte, off int64) (int, error) {
+	d.mixing.RLock()
+	defer d.mixing.RUnlock()
 	if d.aligned(p) {
 		n, err := d.f.ReadAt(p, off)
 		return n, wrapDirect(err)
@@ -76,7 +85,20 @@ func (d *direct) readAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
+// writeCached writes what isn't aligned through the page cache of s.
+func (d *direct) writeCached(s *Store, p []byte, off int64) (int, error) {
+	d.mixing.Lock()
+	defer d.mixing.Unlock()
+	n, err := s.f.WriteAt(p, off)
+	if err != nil {
+		return n, s.wrap(err)
+	}
+	return n, s.Sync() // which remembers an error for later ones
+}
+
 func (d *direct) writeAt(p []byte, off int64) (int, error) {
+	d.mixing.RLock()
+	defer d.mixing.RUnlock()
 	if d.aligned(p) {
 		n, err := d.f.WriteAt(p, off)
 		return n, wrapDirect(err)

@@ -145,6 +145,9 @@ func (s *Store) WriteAt(p []byte, off int64) (int, error) {
 	if s.direct != nil && s.direct.fits(len(p), off) {
 		return s.direct.writeAt(p, off)
 	}
+	if s.direct != nil {
+		return s.direct.writeCached(s, p, off)
+	}
 	n, err := s.f.WriteAt(p, off)
 	return n, s.wrap(err)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -197,4 +198,33 @@ func TestSyncFails(t *testing.T) {
 	if calls != 2 {
 		t.Errorf("fdatasync was called %d times, want 2", calls)
 	}
+}
+
+// TestDirectMixed has neighbours in one page written past the page cache and
+// through it at the same time. Neither undoes the other.
+func TestDirectMixed(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "disk"), file.Options{Size: 1 << 20, Direct: true})
+	defer s.Close()
+	var wg sync.WaitGroup
+	for w := range int64(2) {
+		wg.Go(func() {
+			// 8 bytes, and 512 that are aligned where the file system wants no more.
+			off, p := w*512, make([]byte, 8+w*504)
+			for i := range byte(60) {
+				for at := range p {
+					p[at] = i
+				}
+				q := make([]byte, len(p))
+				if _, err := s.WriteAt(p, off); err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := s.ReadAt(q, off); err != nil || !bytes.Equal(p, q) {
+					t.Errorf("at %d: what was written isn't there (%v)", off, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
