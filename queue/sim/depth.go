@@ -24,7 +24,6 @@ type ramp struct {
 func (s *scsiDevice) lookAtMap(t *task, depth int) {
 	m := s.m
 	action, reason := m.rules.MapAtLook(m.limits, depth, s.budget.mapped(), s.budget.shift)
-	s.reason = reason
 	m.tracef(t.name, "%s: budget map at depth %d: %s", s.name, depth, reason)
 	switch action {
 	case queue.MapFreed:

@@ -50,7 +50,6 @@ type model struct {
 	ehWoken    bool
 
 	scanning bool
-	scans    int
 	begun    int  // parts of the plan that go on
 	planned  bool // the plan has nothing more to begin
 	inFlight int

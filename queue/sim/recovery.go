@@ -53,7 +53,6 @@ func (m *model) endFailed(t *task, rq *request) {
 
 // ehAdd is scsi_eh_scmd_add: the host goes into recovery.
 func (m *model) ehAdd(t *task, rq *request) {
-	rq.failed = true
 	m.recovery = true
 	m.ehList = append(m.ehList, rq)
 	m.tracef(t.name, "command %d goes to the error handler", rq.id)
@@ -88,7 +87,6 @@ func (m *model) errorHandler(t *task) {
 		m.ehList = nil
 		for _, rq := range list {
 			t.step()
-			rq.failed = false
 			m.endFailed(t, rq)
 		}
 		m.hostFailed = 0

@@ -9,7 +9,6 @@ func (m *model) scan(t *task, slot int) {
 		return
 	}
 	m.scanning = true
-	m.scans++
 	s := &scsiDevice{
 		m: m, slot: slot, name: fmt.Sprintf("sd%c", 'a'+slot),
 		target: &scsiTarget{canQueue: m.host.TargetCanQueue},

@@ -40,7 +40,6 @@ type scsiDevice struct {
 	state  deviceState
 
 	budget        sbitmap
-	reason        string
 	queueDepth    int
 	maxQueueDepth int
 	heldDepth     int // queueDepth, or more while it is being changed
@@ -82,7 +81,6 @@ type command struct {
 	result   result
 	retries  int
 	aborted  bool // an abort was tried
-	failed   bool // with the error handler
 	timeout  *timer
 	answer   *timer
 	qc       *queuedCmd
