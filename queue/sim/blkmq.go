@@ -249,9 +249,12 @@ func (h *hwCtx) dispatchRequests(t *task) {
 	if h.q.quiesced > 0 {
 		return
 	}
-	if !h.dispatchOnce(t) && !h.dispatchOnce(t) {
-		h.runHWQueue(t, true)
+	for range 2 {
+		if h.dispatchOnce(t) {
+			return
+		}
 	}
+	h.runHWQueue(t, true)
 }
 
 // dispatchOnce is __blk_mq_sched_dispatch_requests: false is its EAGAIN.
