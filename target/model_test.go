@@ -353,6 +353,9 @@ func TestCrowd(t *testing.T) {
 			for range window {
 				enter()
 			}
+			// The last may have left a condition that others wait for.
+			a := n.ClearACA(lu)
+			a.Wait()
 		})
 	}
 	senders.Wait()
