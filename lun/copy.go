@@ -3,8 +3,8 @@ package lun
 // EXTENDED COPY (SPC-5 6.4). What is told of copies is in copyop.go.
 
 var copyOps = []op{
-	{name: "EXTENDED COPY(LID1)", usage: "83 00 0000000000000000 ffffffff 00 00", class: writes | medium, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
-	{name: "EXTENDED COPY(LID4)", usage: "83 01 0000000000000000 ffffffff 00 00", class: writes | medium, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
+	{name: "EXTENDED COPY(LID1)", usage: "83 00 0000000000000000 ffffffff 00 00", class: writes | medium | long, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
+	{name: "EXTENDED COPY(LID4)", usage: "83 01 0000000000000000 ffffffff 00 00", class: writes | medium | long, moves: takes(10, 4), run: (*Disk).extendedCopy, seconds: 600, when: notZoned},
 }
 
 const (

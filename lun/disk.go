@@ -135,6 +135,7 @@ type Disk struct {
 	blocking     bool
 	volatile     bool // the store is memory
 	table        *table
+	long         [256]bool // operation codes of the class long
 	locks        rangeLock
 
 	nexuses atomic.Pointer[map[*Nexus]*nexus] // replaced, never changed, under mu
@@ -232,6 +233,11 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	}
 	d.applyModes()
 	d.table = newTable(d)
+	for code, list := range d.table {
+		for _, e := range list {
+			d.long[code] = d.long[code] || e.class&long != 0
+		}
+	}
 	if d.opt.Copies == nil {
 		d.opt.Copies = new(CopySet)
 	}
@@ -356,6 +362,11 @@ func (d *Disk) Blocking() bool { return d.blocking }
 
 // TaskControl implements [TaskController].
 func (d *Disk) TaskControl() *TaskControl { return &d.tasks }
+
+// Waits implements [Waiter]: some commands go on for long, or touch other disks.
+func (d *Disk) Waits(cdb []byte) bool {
+	return d.Blocking() || len(cdb) > 0 && d.long[cdb[0]]
+}
 
 // DataLength implements [Unit].
 func (d *Disk) DataLength(cdb []byte) (out, in uint64) {

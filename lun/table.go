@@ -64,6 +64,10 @@ const (
 	// disk can have protection information. run looks at the field.
 	protect
 
+	// long may take longer than a caller that isn't to wait should be held up, even
+	// over a store in memory. It goes for all commands of the operation code.
+	long
+
 	// type2 is there only while the medium has protection of type 2.
 	type2
 )

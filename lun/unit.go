@@ -62,3 +62,27 @@ const (
 	// and not answered.
 	CommandsLost
 )
+
+// Waiter is a Unit that isn't [Unit.Blocking], but for some commands.
+type Waiter interface {
+	// Waits tells whether Execute of this CDB may hold its caller up for long.
+	Waits(cdb []byte) bool
+}
+
+// Waits tells whether u, or what it wraps, may sleep over a command. A transport
+// that executes commands where it received them asks before it does.
+func Waits(u Unit, cdb []byte) bool {
+	if u.Blocking() {
+		return true
+	}
+	for {
+		if w, ok := u.(Waiter); ok {
+			return w.Waits(cdb)
+		}
+		w, ok := u.(Wrapper)
+		if !ok {
+			return false
+		}
+		u = w.Unwrap()
+	}
+}

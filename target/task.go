@@ -190,7 +190,7 @@ func (t *Task) begin() bool {
 	ok := t.state == stateWaiting || t.state == stateReady
 	if ok {
 		t.state = stateRunning
-		if !t.Inline && t.lu.unit.Blocking() {
+		if !t.Inline && lun.Waits(t.lu.unit, t.CDB) {
 			t.cancel = make(chan struct{})
 			t.Cancel = t.cancel
 		}

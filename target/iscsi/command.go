@@ -177,7 +177,7 @@ func (c *conn) prepare(b []byte) (*command, arrival) {
 		k.Priority = k.req.Priority
 	}
 	k.unit = c.sess.nexus.Lookup(target.Address(k.req.LUN))
-	k.Inline, k.Path = !k.unit.Unit().Blocking(), k
+	k.Inline, k.Path = !lun.Waits(k.unit.Unit(), k.CDB), k
 	out, in := c.sess.nexus.DataLength(k.unit, k.CDB)
 	read := k.req.ExpectedDataTransferLength
 	if k.req.Write {

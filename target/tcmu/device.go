@@ -505,6 +505,7 @@ func (g *gate) Execute(c *lun.Command) {
 	g.Unit.Execute(c)
 }
 
+func (g *gate) Waits(cdb []byte) bool                  { return !g.shut.Load() && lun.Waits(g.Unit, cdb) }
 func (g *gate) DataLength(cdb []byte) (out, in uint64) { return g.Unit.DataLength(cdb) }
 
 // Blocking is false when shut, so that nothing is started for a unit that may

@@ -126,7 +126,7 @@ func (r *ring) poll() (n int, err error) {
 				return n, err
 			}
 			r.cur = r.task()
-			if r.unit.Blocking() {
+			if lun.Waits(r.unit, t.cdb) {
 				r.workers.Add(1)
 				go t.run()
 			} else {
