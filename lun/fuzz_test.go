@@ -197,7 +197,8 @@ func plausible(b []byte) bool {
 	if len(b) < 8 {
 		return false
 	}
-	key, code := b[1], []byte{0, 0}
+	key := b[1]
+	var code []byte
 	switch b[0] & 0x7f {
 	case 0x70:
 		if len(b) < 18 {

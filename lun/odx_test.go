@@ -204,7 +204,7 @@ func TestTokenErrors(t *testing.T) {
 	h.useToken(2, 0, 0, first, [2]uint64{100, 8}).fails(lun.IllegalRequest, lun.ASCTokenUnknown)
 }
 
-// racing writes to a disk when it is first read.
+// racing calls race when it is first read.
 type racing struct {
 	store.Store
 	race func()

@@ -160,7 +160,7 @@ func (d *Disk) cscdDescriptor() []byte {
 	return b
 }
 
-// use finds the token that 512 bytes are, to be read until release is called, or
+// useROD finds the token that 512 bytes are, to be read until releaseROD, or
 // says what is wrong with it (SPC-5 5.17.6.5.2.3). from is the disk that made it,
 // nil for the block device zero token.
 func (d *Disk) useROD(token []byte) (r *rod, from *Disk, s Sense) {
