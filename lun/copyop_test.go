@@ -2,6 +2,7 @@ package lun_test
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,11 +78,32 @@ func TestExtendedCopyLong(t *testing.T) {
 	h.run(abortCopy(9), nil, 0).field(2, 7) // it is over
 }
 
-// slow holds up all writes until it is opened.
+// slow holds up all writes until it is opened, or each until one is sent.
 type slow struct {
 	store.Store
 	entered, open chan struct{}
 }
+
+// trickle lets a write through now and then, until the test is over.
+func (s *slow) trickle(t *testing.T) {
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case s.open <- struct{}{}:
+				time.Sleep(20 * time.Millisecond)
+			case <-stop:
+				close(s.open)
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { close(stop); wg.Wait() })
+}
+
+// longCopy is segments that take long to copy to a slow disk.
+func longCopy(from, to int) []byte { return bytes.Repeat(segmentOf(0, from, to, 1024, 0, 1024), 16) }
 
 func newSlow(t *testing.T) *slow {
 	return &slow{mustMem(t, 1<<20), make(chan struct{}, 1), make(chan struct{})}
@@ -126,7 +148,7 @@ func TestCopyInBackground(t *testing.T) {
 			h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
 			o := hostOf(t, s, lun.DiskOptions{Copies: &set})
 			both := cat(target(h.disk), target(o.disk))
-			h.copyLong(5, 0, 1, both, segmentOf(0, 1, 2, 512, 0, 0)).good()
+			h.copyLong(5, 0, 1, both, longCopy(1, 2)).good()
 			<-s.entered
 			if b := h.received(5, 5).good().data; b[5] != 0x12 || b[13] != 0 {
 				t.Errorf("status while it goes on: %x", b)
@@ -134,14 +156,12 @@ func TestCopyInBackground(t *testing.T) {
 			h.do("84 00 05 00000000000000 000000ff 00 00", nil, 255).is("00000008 00 0001 00 00000000")
 			h.do("84 04 05 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
 			h.copyLong(5, 0, 1, both, segmentOf(0, 1, 2, 8, 0, 0)).fails(lun.IllegalRequest, lun.ASCOperationInProgress)
-			ended := make(chan byte, 1)
-			go func() { ended <- end(h) }()
 			if name == "by itself" {
 				close(s.open)
 			} else {
-				time.AfterFunc(10*time.Millisecond, func() { close(s.open) }) // the piece that is being written ends
+				s.trickle(t) // the piece that is being written ends
 			}
-			want := <-ended
+			want := end(h)
 			if want == 0 {
 				h.received(5, 5).field(2, 7)
 				return
@@ -153,7 +173,7 @@ func TestCopyInBackground(t *testing.T) {
 			if b[5] != want || b[13] != 0 {
 				t.Errorf("status %x, want %x", b, want)
 			}
-			if want == 0x60 && (b[12] != byte(lun.TaskAborted) || number(b[16:24]) >= 512*512) {
+			if want == 0x60 && (b[12] != byte(lun.TaskAborted) || number(b[16:24]) >= 16*1024*512) {
 				t.Errorf("after an abort: %x", b)
 			}
 		})
@@ -165,25 +185,21 @@ func TestCopyAbortedInForeground(t *testing.T) {
 	s := newSlow(t)
 	h := hostOf(t, s, lun.DiskOptions{})
 	copied := make(chan answer)
-	go func() { copied <- h.copyLong(5, 0, 0, target(h.disk), segmentOf(0, 1, 1, 512, 0, 1024)) }()
+	go func() { copied <- h.copyLong(5, 0, 0, target(h.disk), longCopy(1, 1)) }()
 	<-s.entered
 	if b := h.received(5, 5).good().data; b[5] != 0x11 {
 		t.Errorf("status while it goes on: %x", b)
 	}
-	aborted := make(chan answer)
-	go func() { aborted <- h.run(abortCopy(5), nil, 0) }()
-	time.Sleep(10 * time.Millisecond)
-	close(s.open)
-	a := <-aborted
-	a.good()
-	a = <-copied
+	s.trickle(t)
+	h.run(abortCopy(5), nil, 0).good()
+	a := <-copied
 	a.fails(lun.CopyAborted, lun.ASCCommandsClearedByDeviceServer)
 	// Close ends a copy in the background.
 	s = newSlow(t)
 	h = hostOf(t, s, lun.DiskOptions{})
-	h.copyLong(5, 0, 1, target(h.disk), segmentOf(0, 1, 1, 512, 0, 1024)).good()
+	h.copyLong(5, 0, 1, target(h.disk), longCopy(1, 1)).good()
 	<-s.entered
-	time.AfterFunc(10*time.Millisecond, func() { close(s.open) })
+	s.trickle(t)
 	if err := h.disk.Close(); err != nil {
 		t.Error(err)
 	}
