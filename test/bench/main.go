@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -93,6 +94,7 @@ func main() {
 		only   = flag.String("only", "", "only workloads whose name this `regexp` matches")
 	)
 	flag.Parse()
+	runtime.LockOSThread() // see server.run
 	if err := run(os.Stdout, *length, *rounds, *file, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,9 @@ const targetName = "iqn.2026-01.example.lunlab:bench"
 func (s *server) run(name string, env []string, args ...string) error {
 	s.cmd = exec.Command(name, args...)
 	s.cmd.Env = append(os.Environ(), env...)
+	// It does not outlive the benchmark, however that ends. The signal is for the
+	// end of the thread that starts it, which main keeps.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log := &strings.Builder{}
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
