@@ -205,9 +205,6 @@ func (d *Disk) extendedInquiry() []byte {
 // blockLimits is SBC-4 6.6.4.
 func (d *Disk) blockLimits() []byte {
 	b := make([]byte, 60)
-	if d.sparse != nil {
-		b[0] = 1 // WSNZ
-	}
 	if notZoned(d) {
 		b[1] = maxCompare
 		put64(b[32:], maxSame)

@@ -57,7 +57,7 @@ func TestVPD(t *testing.T) {
 		got  []byte
 		want []byte
 	}{
-		{"WSNZ", limits[4:5], []byte{1}},
+		{"WSNZ", limits[4:5], []byte{0}},
 		{"maximum compare and write length", limits[5:6], []byte{255}},
 		{"optimal transfer granularity", limits[6:8], be(2, 8)},
 		{"maximum transfer length", limits[8:12], be(4, 16384)},

@@ -62,14 +62,13 @@ func movesSame(d *Disk, cdb []byte) (out, in uint64) {
 }
 
 // sameExtent is extent for WRITE SAME, whose length of 0 is to the end of the
-// medium. A thin disk doesn't take that, since its end may be far (WSNZ of the
-// block limits, SBC-4 6.6.4).
+// medium (SBC-4 5.53), if that isn't too far.
 func (d *Disk) sameExtent(cdb []byte) (lba, n uint64, s Sense) {
 	lba, n = extent(cdb)
 	if s := d.beyond(lba, n); s.Key != NoSense {
 		return 0, 0, s
 	}
-	if n == 0 && d.sparse == nil {
+	if n == 0 {
 		n = d.Blocks() - lba
 	}
 	if n == 0 || n > maxSame {

@@ -119,19 +119,18 @@ func TestWriteSame(t *testing.T) {
 			t.Errorf("%x: mapped %v, %v; want %v", c.cdb, mapped, err, c.used)
 		}
 	}
-	h.run(transfer(0x41, 1000, 0, 0), block, 0).field(7, 7)
+	h.run(transfer(0x41, 1000, 0, 0), block, 0).field(7, 7) // to the end is too much
 	h.run(transfer(0x93, 1000, 0, 0), block, 0).field(10, 7)
+	h.run(transfer(0x93, 1<<21-65535, 0, 0), block, 0).good()
+	if a := h.run(transfer(0x88, 1<<21-1, 1, 0), nil, 512).good(); !bytes.Equal(a.data, block) {
+		t.Error("WRITE SAME of 0 blocks didn't reach the end")
+	}
 	h.run(transfer(0x93, 0, 65536, 0), block, 0).field(10, 7)
 	h.run(transfer(0x93, 1<<21-1, 2, 0), block, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 	h.run(transfer(0x93, 0, 1, 0), block[:511], 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 	h.run(transfer(0x93, 0, 1, 0), cat(block, block), 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 	h.run(transfer(0x93, 0, 1, 0x10), block, 0).field(1, 4) // ANCHOR
 	thick := newHost(t, 1<<26, lun.DiskOptions{})
-	thick.run(transfer(0x41, 0, 0, 0), block, 0).field(7, 7) // to the end is too much
-	thick.run(transfer(0x93, 1<<17-65535, 0, 0), block, 0).good()
-	if a := thick.run(transfer(0x88, 1<<17-1, 1, 0), nil, 512).good(); !bytes.Equal(a.data, block) {
-		t.Error("WRITE SAME of 0 blocks didn't reach the end")
-	}
 	thick.run(transfer(0x93, 0, 1, 0x08), block, 0).field(1, 3)
 	thick.run(transfer(0x41, 0, 1, 0x08), block, 0).field(1, 3)
 	thick.run(transfer(0x93, 0, 9, 0x01), nil, 0).good()
