@@ -150,7 +150,7 @@ func (u *LUN) options(t *Target) lun.DiskOptions {
 		Vendor: u.Vendor, Product: u.Product, Revision: u.Revision, Serial: u.Serial, NAA: u.NAA, EUI: u.EUI,
 		Thin: u.Thin, UnmapBy: u.UnmapBy, Unzeroed: u.Unzeroed, SoftThreshold: u.SoftThreshold,
 		Protectable: u.Protectable, Protection: u.Protection, ReadOnly: u.ReadOnly, WriteThrough: u.WriteThrough,
-		Removable: u.Removable, RotationRate: u.RotationRate, FormFactor: u.FormFactor, EraseTime: u.EraseTime, Streams: u.Streams,
+		Removable: u.Removable, RotationRate: u.RotationRate, FormFactor: u.FormFactor, EraseTime: u.EraseTime, ShortCommands: u.ShortCommands, Streams: u.Streams,
 	}
 	if o.BlockSize == 0 {
 		o.BlockSize = 512

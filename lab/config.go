@@ -116,6 +116,7 @@ type LUN struct {
 	State            string // path of the file that keeps what outlives a restart, "": nothing does
 	MaxTransfer      uint64 // in bytes, up to 32 MiB
 	EraseTime        time.Duration
+	ShortCommands    bool
 	Faults           []*fault.Rule // in force from the beginning
 
 	at pos

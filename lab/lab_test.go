@@ -70,6 +70,7 @@ targets:
         rotation_rate: 7200
         max_transfer: 1MiB
         erase_time: 1.5s
+        short_commands: true
   - name: b
     luns:
       - {lun: 0, count: 3, store: &s {kind: null, size: 512}}
@@ -98,7 +99,7 @@ targets:
 				Serial: "0123", NAA: naa, EUI: []byte{1, 2, 3, 4, 5, 6, 7, 8}, Thin: true, Unzeroed: true, SoftThreshold: 512 << 10,
 				FormFactor: 5, Streams: 8, State: "/s", UnmapBy: lun.ByUnmap | lun.ByWriteSame10,
 				Protectable: true, Protection: 1, ReadOnly: true, WriteThrough: true, Removable: true,
-				RotationRate: 7200, MaxTransfer: 1 << 20, EraseTime: 1500 * time.Millisecond,
+				RotationRate: 7200, MaxTransfer: 1 << 20, EraseTime: 1500 * time.Millisecond, ShortCommands: true,
 			}},
 		},
 		{Name: "b", LUNs: []*lab.LUN{{Number: 0, Store: null}, {Number: 1, Store: null}, {Number: 2, Store: null},
@@ -138,7 +139,7 @@ func TestMistakes(t *testing.T) {
 		{"targets: [", `1:10: not YAML: sequence end token ']' not found`},
 		{"---\ntargets: []\n---\nx: 1\n", `3:1: a second document begins here; a lab.yaml has one`},
 		{lun("blocksize: 512"), `6:5: unknown key "blocksize" in a LUN; did you mean "block_size"?`},
-		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, eui, thin, lbprz, soft_threshold, unmap_by, protection, read_only, write_cache, removable, rotation_rate, form_factor, streams, zones, alua, state, max_transfer, erase_time, faults`},
+		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, eui, thin, lbprz, soft_threshold, unmap_by, protection, read_only, write_cache, removable, rotation_rate, form_factor, streams, zones, alua, state, max_transfer, erase_time, short_commands, faults`},
 		{lun("block_size: 1024"), `6:17: block_size is 1024; want 512 or 4096`},
 		{lun("block_size: 4K"), `6:17: block_size is 4K; want a number from 512 to 4096`},
 		{lun("block_size: [512]"), `6:17: block_size is a list; want a number from 512 to 4096`},

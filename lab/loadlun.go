@@ -61,6 +61,7 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 		noted("state", func(n ast.Node) { l.state(n, &u.State) }),
 		noted("max_transfer", d.size("max_transfer", &maxTransfer)),
 		noted("erase_time", d.duration("erase_time", &u.EraseTime)),
+		noted("short_commands", d.boolean("short_commands", &u.ShortCommands)),
 		noted("faults", func(n ast.Node) { l.faults(n, &u.Faults) }),
 	)
 	u.WriteThrough, u.Unzeroed = !writeCache, !lbprz

@@ -100,6 +100,10 @@ type DiskOptions struct {
 	// them.
 	MaxTransfer uint32
 
+	// ShortCommands leaves out the commands of 32 bytes, which not every host can
+	// send.
+	ShortCommands bool
+
 	// EraseTime is how long FORMAT UNIT and SANITIZE take at the least, for an
 	// initiator that is to see them in progress. A disk with one is Blocking.
 	EraseTime time.Duration

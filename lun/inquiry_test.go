@@ -228,4 +228,7 @@ func TestUnknownCommands(t *testing.T) {
 	h.do("28 00 00000000 00", nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 	h.run(nil, nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
 	h.run([]byte{0}, nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
+	getStatus := "7f 00 00000000 00 18 0012 00 00 0000000000000000 00000000 00000000 000000ff"
+	h.do(getStatus, nil, 255).good()
+	newHost(t, 1<<20, lun.DiskOptions{ShortCommands: true}).do(getStatus, nil, 255).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
 }

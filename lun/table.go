@@ -111,6 +111,9 @@ func newTable(d *Disk) *table {
 			continue
 		}
 		e := newEntry(o, d.protectable())
+		if e.code == variable && d.opt.ShortCommands {
+			continue
+		}
 		t[e.code] = append(t[e.code], e)
 	}
 	for _, list := range t {
