@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,11 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"lunlab/lun"
-	"lunlab/lun/store/mem"
-	"lunlab/target"
-	"lunlab/target/iscsi"
 )
 
 const targetName = "iqn.2026-01.example.lunlab:lab"
@@ -92,40 +86,6 @@ func serve(t *testing.T, args ...string) (portal string) {
 		t.Fatalf("lunlab serve didn't say where it listens")
 	}
 	return portal
-}
-
-// serveHere serves one disk in this process, on as many portals as asked, and
-// returns them.
-func serveHere(t *testing.T, portals int, size int64, o lun.DiskOptions) []string {
-	t.Helper()
-	s, err := mem.New(size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := target.New()
-	o.AbortTasks = func(n *lun.Nexus) { d.AbortTasksOf(0, n) }
-	disk, err := lun.NewDisk(s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Add(0, disk, target.Limits{}); err != nil {
-		t.Fatal(err)
-	}
-	srv, err := iscsi.NewServer(iscsi.Options{Targets: []*iscsi.Target{{Name: targetName, Device: d}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []string
-	for range portals {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, ln.Addr().String())
-		go srv.Serve(ln)
-	}
-	t.Cleanup(func() { srv.Close(); disk.Close() })
-	return list
 }
 
 func url(portal string, lun int) string {
