@@ -62,7 +62,7 @@ Exit status: 0 if nothing was broken, 1 if something was, 2 if it couldn't run.`
 	f.StringSliceVar(&s.rules, "rules", nil, "only these rules, by name (default: all)")
 	f.StringSliceVar(&s.hosts, "host", nil, "only these hosts, by name (default: all)")
 	f.Uint64Var(&s.seed, "seed", 1, "what decides all that is by chance")
-	f.IntVar(&s.steps, "steps", 0, "steps to look, for each set of rules on each host (default: 200000 for the table, 2000000 for one)")
+	f.IntVar(&s.steps, "steps", 0, "steps to look, for each set of rules on each host (default: 400000 for the table, 2000000 for one)")
 	f.DurationVar(&s.time, "time", 0, "end after this time, however far it is (0: don't)")
 	f.BoolVar(&s.json, "json", false, "print JSON")
 	f.BoolVar(&s.list, "list", false, "list rules, hosts and invariants")
@@ -157,7 +157,7 @@ func (s *simulation) run(cmd *cobra.Command) error {
 	}
 	detail := len(rules) == 1 || len(hosts) == 1
 	if s.steps == 0 {
-		s.steps = 200_000
+		s.steps = 400_000
 		if len(rules)*len(hosts) == 1 {
 			s.steps = 2_000_000
 		}

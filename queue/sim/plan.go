@@ -219,7 +219,9 @@ func (m *model) begin(t *task, o Op) {
 	case OpDepth:
 		m.start("write", 0, func(t *task) {
 			if m.devices[o.Slot] == s && s.state == sdevRunning {
+				s.writing++
 				s.stats.Wrote = s.writeDepth(t, o.N)
+				s.writing--
 			}
 		})
 	case OpQuiesce:

@@ -55,6 +55,7 @@ func (m *model) remove(t *task, slot int) {
 	m.scanning = true
 	m.tracef(t.name, "%s: deleted", s.name)
 	s.state = sdevCancel
+	t.until(func() bool { return s.writing == 0 }) // device_del
 	t.step()
 	s.q.dying = true // del_gendisk: it waits for the requests there are
 	s.q.freeze(t)

@@ -44,6 +44,7 @@ type scsiDevice struct {
 	maxQueueDepth int
 	heldDepth     int // queueDepth, or more while it is being changed
 	changing      int // changes under way
+	writing       int // writes to sysfs, which the device's deletion waits for
 	gen           int // counts the lowerings
 	depthFrom     string
 
