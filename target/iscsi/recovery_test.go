@@ -147,7 +147,6 @@ func TestDataACK(t *testing.T) {
 	if len(ttt) != 3 {
 		t.Errorf("the tags are %v, want three", ttt)
 	}
-	var after uint32
 	refused := func(name string, reason byte, h *header) {
 		t.Helper()
 		if p := r.recv(0x3f); p.bhs[2] != reason || !bytes.Equal(p.data, h[:]) {
@@ -164,11 +163,10 @@ func TestDataACK(t *testing.T) {
 	refused("a run", 8, snack(2, all[3].u32(20), 4, 1))
 	refused("less than was asked for", 8, snack(2, all[3].u32(20), 3, 0))
 	refused("more than was asked for", 8, snack(2, all[3].u32(20), 5, 0))
-	after = r.expStatSN
 	snack(2, all[3].u32(20), 4, 0)
 	r.silence()
 	refused("data that is acknowledged", 3, snack(0, 0xffffffff, 0, 4))
-	after = r.expStatSN
+	after := r.expStatSN
 	r.expStatSN = from
 	snack(0, 0xffffffff, 0, 0)
 	for _, want := range all[4:] {
