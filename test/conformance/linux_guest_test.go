@@ -76,6 +76,8 @@ written() {
 // scriptPackages has what Debian calls the packages of the scripts' programs.
 var scriptPackages = map[string]string{
 	"ip": "iproute2", "fio": "fio", "multipathd": "multipath-tools",
+	"dmesg": "util-linux", "readlink": "coreutils", "tr": "coreutils", "grep": "grep", "sg_start": "sg3-utils", "sg_inq": "sg3-utils",
+	"sg_vpd": "sg3-utils", "sg_readcap": "sg3-utils", "sg_opcodes": "sg3-utils", "sg_rtpg": "sg3-utils", "sg_get_lba_status": "sg3-utils",
 	"iscsid": "open-iscsi", "iscsiadm": "open-iscsi", "iscsistart": "open-iscsi",
 }
 
