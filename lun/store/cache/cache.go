@@ -24,9 +24,10 @@ const DefaultLimit = 64 << 20
 // replaced, so that who has one needs no lock.
 //
 // Block by block what holds is in dirty, else in flushing, else in the store
-// below. A block moves from flushing to the store below only together with a
-// step of epoch, so that who has read below and found the same epoch afterwards
-// knows that nothing moved from under them.
+// below, whose blocks that are just being made zero count as zeros. What holds
+// begins or ceases to be that of the store below only together with a step of
+// epoch, so that who has read below and found the same epoch afterwards knows that
+// nothing moved from under them.
 type Store struct {
 	below store.Store
 	limit int
@@ -36,11 +37,18 @@ type Store struct {
 
 	mu              sync.Mutex
 	dirty, flushing map[int64]*block // by number
+	zeroed          blocks           // are being made zero below
 	epoch           uint64
 	closed          bool
 }
 
 type block [BlockSize]byte
+
+// blocks are those with numbers from first to before end.
+type blocks struct{ first, end int64 }
+
+// zeros is what they hold while they are made zero.
+var zeros block
 
 // New returns a cache in front of s that holds up to limit bytes, [DefaultLimit]
 // if that is 0. It closes s with itself.
@@ -68,6 +76,12 @@ func (s *Store) Resize(size int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.dirty, func(i int64, _ *block) bool { return i*BlockSize >= size })
+	if b := s.dirty[size/BlockSize]; b != nil {
+		// What is cut off must not come back with a growth.
+		short := new(block)
+		copy(short[:size%BlockSize], b[:])
+		s.dirty[size/BlockSize] = short
+	}
 	return nil
 }
 
@@ -119,7 +133,13 @@ func (s *Store) held(i int64) *block {
 	if b := s.dirty[i]; b != nil {
 		return b
 	}
-	return s.flushing[i]
+	if b := s.flushing[i]; b != nil {
+		return b
+	}
+	if i >= s.zeroed.first && i < s.zeroed.end {
+		return &zeros
+	}
+	return nil
 }
 
 // ReadAt implements [store.Store].
@@ -186,8 +206,7 @@ func (s *Store) replace(i int64, in int, part []byte) error {
 		copy(next[:], part)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.dirty[i] = next
-		return nil
+		return s.put(i, next)
 	}
 	for {
 		s.mu.Lock()
@@ -195,18 +214,28 @@ func (s *Store) replace(i int64, in int, part []byte) error {
 		s.mu.Unlock()
 		if old != nil {
 			*next = *old
-		} else if _, err := s.below.ReadAt(next[:min(BlockSize, s.Size()-i*BlockSize)], i*BlockSize); err != nil {
+		} else if _, err := s.below.ReadAt(next[:max(0, min(BlockSize, s.Size()-i*BlockSize))], i*BlockSize); err != nil {
 			return err
 		}
 		copy(next[in:], part)
 		s.mu.Lock()
 		if s.epoch == epoch && s.held(i) == old {
-			s.dirty[i] = next
+			err := s.put(i, next)
 			s.mu.Unlock()
-			return nil
+			return err
 		}
 		s.mu.Unlock()
 	}
+}
+
+// put makes b the content of block i, unless that lies beyond the end by now, from
+// where [Store.Resize] would not take it away anymore. mu is held.
+func (s *Store) put(i int64, b *block) error {
+	if i*BlockSize >= s.Size() {
+		return store.CheckRange(s.Size(), i*BlockSize, BlockSize)
+	}
+	s.dirty[i] = b
+	return nil
 }
 
 // move writes the dirty blocks that are wanted to the store below, and syncs it
@@ -293,8 +322,8 @@ func (s *Store) Zero(off, n int64) error {
 	return s.zero(off, n, func() error { return store.Zero(s.below, off, n) })
 }
 
-// zero makes n bytes at off zero below, and then in the cache: whole blocks of
-// which go, unless they were written anew meanwhile.
+// zero makes n bytes at off zero below. Whole blocks of them go from the cache,
+// unless they are written anew meanwhile.
 func (s *Store) zero(off, n int64, below func() error) error {
 	if err := s.check(off, n); err != nil || n == 0 {
 		return err
@@ -310,55 +339,71 @@ func (s *Store) zero(off, n int64, below func() error) error {
 	}
 	s.moving.Lock()
 	defer s.moving.Unlock()
-	first, end := (off+BlockSize-1)/BlockSize, (off+n)/BlockSize
+	whole := blocks{(off + BlockSize - 1) / BlockSize, (off + n) / BlockSize}
 	if off+n == s.Size() {
-		end = (off + n + BlockSize - 1) / BlockSize
+		whole.end = (off + n + BlockSize - 1) / BlockSize
 	}
 	s.mu.Lock()
 	old := map[int64]*block{}
 	for i, b := range s.dirty {
-		if i >= first && i < end {
+		if i >= whole.first && i < whole.end {
 			old[i] = b
-		}
-	}
-	s.mu.Unlock()
-	if err := below(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, b := range old {
-		if s.dirty[i] == b {
 			delete(s.dirty, i)
 		}
 	}
+	s.zeroed = whole
 	s.epoch++
-	return nil
+	s.mu.Unlock()
+	err := below()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		for i, b := range old {
+			if s.dirty[i] == nil {
+				s.dirty[i] = b
+			}
+		}
+	}
+	s.zeroed = blocks{}
+	s.epoch++
+	return err
 }
 
 // Extent implements [store.Sparse].
 func (s *Store) Extent(off, limit int64) (mapped bool, n int64, err error) {
-	if err := s.check(off, 1); err != nil {
-		return false, 0, err
-	}
-	mapped, n, err = store.Extent(s.below, off, min(s.Size()-off, max(limit, 1)))
-	if err != nil || mapped {
-		return mapped, n, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held(off/BlockSize) != nil {
-		return true, min(n, BlockSize-off%BlockSize), nil
-	}
-	for _, m := range []map[int64]*block{s.dirty, s.flushing} {
-		for i := range m {
-			if at := i * BlockSize; at > off {
-				n = min(n, at-off)
+	for {
+		if err := s.check(off, 1); err != nil {
+			return false, 0, err
+		}
+		s.mu.Lock()
+		epoch := s.epoch
+		s.mu.Unlock()
+		mapped, n, err = store.Extent(s.below, off, min(s.Size()-off, max(limit, 1)))
+		if err != nil || mapped {
+			return mapped, n, err
+		}
+		s.mu.Lock()
+		if mapped = s.written(off / BlockSize); mapped {
+			n = min(n, BlockSize-off%BlockSize)
+		} else {
+			for _, m := range []map[int64]*block{s.dirty, s.flushing} {
+				for i := range m {
+					if at := i * BlockSize; at > off {
+						n = min(n, at-off)
+					}
+				}
 			}
 		}
+		same := s.epoch == epoch
+		s.mu.Unlock()
+		if same {
+			return mapped, n, nil
+		}
 	}
-	return false, n, nil
 }
+
+// written tells whether the cache has something to write to block i. mu is held.
+func (s *Store) written(i int64) bool { return s.dirty[i] != nil || s.flushing[i] != nil }
 
 // PowerCut loses what is dirty, as a disk does when the power goes, and leaves
 // the store as it is found when the power is back. A block that survives tells
@@ -377,7 +422,11 @@ func (s *Store) PowerCut(survives func(off int64) bool) error {
 	clear(s.dirty)
 	s.epoch++
 	s.mu.Unlock()
-	return s.writeBelow(kept)
+	err := s.writeBelow(kept)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch++
+	return err
 }
 
 // Close implements [store.Store]. Like a disk that is switched off in order, it

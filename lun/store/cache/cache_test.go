@@ -149,3 +149,102 @@ func TestFailedSyncLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// meddling is a store below in the middle of whose calls other things happen.
+type meddling struct {
+	*mem.Store
+	during func()
+}
+
+func (m *meddling) meddle() {
+	if f := m.during; f != nil {
+		m.during = nil
+		f()
+	}
+}
+
+func (m *meddling) Zero(off, n int64) error {
+	m.meddle()
+	return m.Store.Unmap(off, n)
+}
+
+func (m *meddling) Extent(off, limit int64) (bool, int64, error) {
+	mapped, n, err := m.Store.Extent(off, limit)
+	m.meddle()
+	return mapped, n, err
+}
+
+// TestWriteDuringZero writes a part of a block that is being made zero. The rest of
+// it is zero then, wherever it was before.
+func TestWriteDuringZero(t *testing.T) {
+	for _, synced := range []bool{false, true} {
+		under := &meddling{Store: below(t, 1<<20)}
+		s := cache.New(under, 0)
+		write(t, s, 1024, 0xff)
+		if synced {
+			if err := s.Sync(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := make([]byte, cache.BlockSize)
+		copy(want[8:], "new data")
+		under.during = func() {
+			if _, err := s.WriteAt(want[8:16], 1024+8); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.Zero(1024, 4096); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(want))
+		if _, err := s.ReadAt(got, 1024); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("synced before: %v: the block is %x after the Zero, %v; want %x", synced, got[:24], err, want[:24])
+		}
+	}
+}
+
+// TestFailedZero has a Zero fail: what was in the cache still is.
+func TestFailedZero(t *testing.T) {
+	under := &refusing{Store: below(t, 1<<20)}
+	s := cache.New(struct{ store.Store }{under}, 0) // which makes zeros by WriteAt
+	write(t, s, 512, 7)
+	under.err = errors.New("broken")
+	if err := s.Zero(0, 4096); !errors.Is(err, under.err) {
+		t.Errorf("Zero: %v", err)
+	}
+	if got := read(t, s, 512); got != 7 {
+		t.Errorf("the block holds %d after a Zero that failed, want 7", got)
+	}
+}
+
+// TestExtentDuringSync has a block move to the store below after that was asked
+// for it.
+func TestExtentDuringSync(t *testing.T) {
+	under := &meddling{Store: below(t, 1<<20)}
+	s := cache.New(under, 0)
+	write(t, s, 512, 7)
+	under.during = func() {
+		if err := s.Sync(); err != nil {
+			t.Error(err)
+		}
+	}
+	if mapped, n, err := s.Extent(512, 512); !mapped || n != 512 || err != nil {
+		t.Errorf("Extent(512, 512) = %v, %d, %v of a block that is there", mapped, n, err)
+	}
+}
+
+// TestResizeWithinBlock cuts a block that is in the cache, and brings its place back.
+func TestResizeWithinBlock(t *testing.T) {
+	s := cache.New(below(t, 1<<20), 0)
+	write(t, s, 512, 0xff)
+	for _, size := range []int64{600, 1 << 20} {
+		if err := s.Resize(size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := append(bytes.Repeat([]byte{0xff}, 88), make([]byte, 424)...)
+	got := make([]byte, len(want))
+	if _, err := s.ReadAt(got, 512); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the block is %x, %v; want %x", got, err, want)
+	}
+}
