@@ -67,6 +67,9 @@ func (d *Disk) begin(op *copyOperation, c *Command) Sense {
 	if d.closed {
 		return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	}
+	if unpowered(d.cuts.Load()) {
+		return powerLost()
+	}
 	if op.named {
 		switch old := d.copyNamed(op.who, op.list); {
 		case old == nil:

@@ -151,7 +151,8 @@ type Disk struct {
 	// replaced, never changed.
 	settings atomic.Pointer[Settings]
 
-	cuts     atomic.Uint32 // where LosePower began and ended
+	cutting  sync.Mutex    // held by LosePower; before mu
+	cuts     atomic.Uint32 // how often LosePower began and ended, under mu
 	erasures atomic.Uint32 // FORMAT UNITs and SANITIZEs that have begun
 
 	protectedAs atomic.Uint32 // see protectionType
@@ -421,12 +422,16 @@ func (d *Disk) Execute(c *Command) {
 		}
 	}
 	cuts := d.cuts.Load()
+	if unpowered(cuts) && e.class&quiet == 0 {
+		// What it writes could be gone before it is flushed.
+		d.fail(c, powerLost())
+		return
+	}
 	if s := run(d, n, c); s.Key != NoSense {
 		d.fail(c, s)
 	}
 	if d.cuts.Load() != cuts && c.Status == Good {
-		// What it says may be gone.
-		d.fail(c, Sense{Key: UnitAttention, Code: ASCPowerOnOrReset})
+		d.fail(c, powerLost())
 	}
 }
 

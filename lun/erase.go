@@ -42,6 +42,10 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 		d.mu.Unlock()
 		return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	}
+	if unpowered(d.cuts.Load()) {
+		d.mu.Unlock()
+		return powerLost()
+	}
 	d.job.Store(j)
 	d.state.Store(d.state.Load() | running)
 	d.erasures.Add(1) // after state, so that who sees it sees that too

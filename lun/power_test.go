@@ -1,6 +1,7 @@
 package lun_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 
@@ -73,4 +74,40 @@ func TestLosePowerMeanwhile(t *testing.T) {
 	}
 	close(stop)
 	writers.Wait()
+}
+
+// unplugged is a cache that loses its power between a write and what follows it.
+type unplugged struct {
+	*cache.Store
+	armed bool
+}
+
+func (u *unplugged) WriteAt(p []byte, off int64) (int, error) {
+	n, err := u.Store.WriteAt(p, off)
+	if u.armed {
+		err = errors.Join(err, u.PowerCut(nil))
+	}
+	return n, err
+}
+
+// TestLosePowerBeforeFlush has a command come when the power is going, and lose
+// what it wrote before it is made durable.
+func TestLosePowerBeforeFlush(t *testing.T) {
+	s := &unplugged{Store: cache.New(mustMem(t, 1<<20), 0)}
+	h := hostOf(t, s, lun.DiskOptions{})
+	data := pattern(512, 1)
+	var during answer
+	if err := h.disk.LosePower(func() error {
+		s.armed = true
+		during = h.run(transfer(0x2a, 9, 1, 8), data, 0)
+		s.armed = false
+		h.do("12 00 00 0024 00", nil, 36).good() // INQUIRY says nothing that is lost
+		h.do("04 00 00 00 00 00", nil, 0).attention(lun.ASCPowerOnOrReset)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	during.attention(lun.ASCPowerOnOrReset)
+	h.do(testReady, nil, 0).attention(lun.ASCPowerOnOrReset)
+	h.run(transfer(0x2a, 9, 1, 8), data, 0).good()
 }
