@@ -24,6 +24,7 @@ func ktestCommand() *cobra.Command {
 		patterns            []string
 		consoleFile         string
 		timeout             time.Duration
+		against             againstBaseline
 	)
 	c := &cobra.Command{
 		Use:   "ktest",
@@ -43,13 +44,17 @@ rules (see "lunlab rules") that fit what the kernel shows of itself.
 Without --kernel, the distribution's kernel is downloaded once, unpacked into
 the cache and never installed. KVM is used where a guest starts under it.
 
-The exit status is 0 if all was as predicted, 1 if something differs, 2 if it
-could not run.`,
+With --baseline, the scenarios run on two kernels in turn, and only what differs
+is printed: maps, depths held or not, most in flight, errors, log lines, IOPS.
+
+The exit status is 0 if all was as predicted, or nothing differs from the
+baseline; 1 if something differs; 2 if it could not run.`,
 		Example: `  lunlab ktest
   lunlab ktest --kernel ~/linux/arch/x86/boot/bzImage --modules ~/linux
   lunlab ktest --kernel bzImage --scenario 'limits/tcm_loop/1/*' --json result.json
   lunlab ktest --scenario limits/tcm_loop/2/100/25
   lunlab ktest --list --scenario '*'
+  lunlab ktest --kernel patched/bzImage --baseline stock/bzImage --repeat 3
   sudo lunlab ktest --here`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,6 +77,21 @@ could not run.`,
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not done after %v (--timeout)", timeout))
 			defer cancel()
+			if against.baseline.Kernel != "" {
+				if ktap || junitFile != "" {
+					return errors.New("--ktap and --junit are reports of one kernel; of two there is the table, and --json")
+				}
+				if against.repeat < 1 {
+					return fmt.Errorf("--repeat %d: has to be above 0", against.repeat)
+				}
+				against.kernel, against.console, against.json = cfg, consoleFile, jsonFile
+				base := cfg
+				base.Kernel, base.Modules = against.baseline.Kernel, against.baseline.Modules
+				against.baseline = base
+				p := newProgress(cmd.ErrOrStderr(), 2*against.repeat*len(ss))
+				defer p.clear()
+				return against.run(ctx, ss, cmd.OutOrStdout(), p)
+			}
 			p := newProgress(cmd.ErrOrStderr(), len(ss))
 			defer p.clear()
 			report := &scenario.Report{Started: time.Now()}
@@ -106,6 +126,9 @@ could not run.`,
 	f.SortFlags = false
 	f.StringVar(&cfg.Kernel, "kernel", "", "kernel `image` to boot (bzImage); default: the distribution's")
 	f.StringVar(&cfg.Modules, "modules", "", "`folder` of its modules; default: modules beside the image, or /lib/modules/VERSION for vmlinuz-VERSION")
+	f.StringVar(&against.baseline.Kernel, "baseline", "", "run on this kernel `image` too, in turn, and print only what differs")
+	f.StringVar(&against.baseline.Modules, "baseline-modules", "", "`folder` of its modules, as for --modules")
+	f.IntVar(&against.repeat, "repeat", 1, "with --baseline, run each kernel so many times: a difference shows in all, and three or more give an interval")
 	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user, scsi_debug and iscsi_tcp)")
 	f.StringSliceVar(&patterns, "scenario", []string{"limits"}, "the scenarios that match a shell `pattern`, or begin with it; also limits/HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN of your own")
 	f.BoolVar(&list, "list", false, "list the scenarios, and what each shows, and do nothing")
@@ -188,7 +211,7 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 }
 
 // guestFlags are the flags that say what guest to boot.
-var guestFlags = []string{"kernel", "modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
+var guestFlags = []string{"kernel", "modules", "baseline", "baseline-modules", "repeat", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
 
 // listScenarios prints the names, and what each of those shows that isn't a
 // configuration like others.

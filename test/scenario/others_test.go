@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"lunlab/test/kernel"
 	"lunlab/test/kernel/kerneltest"
 	"lunlab/test/scenario"
 )
@@ -86,5 +89,35 @@ func TestFind(t *testing.T) {
 		if s.Name == "" || s.Shows == "" || len(s.Hosts) == 0 || s.Timeout == 0 {
 			t.Errorf("%+v: something is missing", s)
 		}
+	}
+}
+
+// Beside a kernel without the patches, one with them shows what they change and
+// nothing else.
+func TestBaseline(t *testing.T) {
+	ss := find(t, "limits/tcm_loop/1/64/64", "counters/held")
+	run := func(name string) []*scenario.Report {
+		report := new(scenario.Report)
+		img := kerneltest.Named(t, name)
+		_, err := scenario.RunGuest(t.Context(), kernel.Config{
+			Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 2, Memory: 1536, Logf: t.Logf,
+		}, ss, report.Take)
+		report.End(ss, err)
+		return []*scenario.Report{report}
+	}
+	c := scenario.Compare(run("base"), run("v2b"))
+	var got []string
+	for _, d := range c.Differences {
+		got = append(got, d.Scenario+": "+d.What)
+	}
+	want := []string{
+		": rules",
+		"limits/tcm_loop/1/64/64: budget map",
+		"limits/tcm_loop/1/64/64: budget tokens",
+		"limits/tcm_loop/1/64/64: most in flight after queue_depth 8 was written, at the target",
+		"limits/tcm_loop/1/64/64: most in flight after queue_depth 8 was written, in the kernel",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
 	}
 }
