@@ -2,8 +2,8 @@ package lun_test
 
 import (
 	"bytes"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"lunlab/lun"
@@ -84,22 +84,14 @@ type slow struct {
 	entered, open chan struct{}
 }
 
-// trickle lets a write through now and then, until the test is over.
-func (s *slow) trickle(t *testing.T) {
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case s.open <- struct{}{}:
-				time.Sleep(20 * time.Millisecond)
-			case <-stop:
-				close(s.open)
-				return
-			}
-		}
-	})
-	t.Cleanup(func() { close(stop); wg.Wait() })
+// openWhenIdle lets writes through when all that goes on in the test's bubble (see
+// synctest) waits for something: an end that was asked for waits for the piece that
+// is being written.
+func (s *slow) openWhenIdle() {
+	go func() {
+		synctest.Wait()
+		close(s.open)
+	}()
 }
 
 // longCopy is segments that take long to copy to a slow disk.
@@ -116,6 +108,11 @@ func (s *slow) WriteAt(p []byte, off int64) (int, error) {
 	}
 	<-s.open
 	return s.Store.WriteAt(p, off)
+}
+
+// inBubble makes a test of its own out of run.
+func inBubble(run func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) { synctest.Test(t, run) }
 }
 
 // TestCopyInBackground watches a copy with IMMED set, which has a name while it
@@ -142,7 +139,7 @@ func TestCopyInBackground(t *testing.T) {
 		},
 	}
 	for name, end := range ends {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, inBubble(func(t *testing.T) {
 			var set lun.CopySet
 			s := newSlow(t)
 			h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
@@ -156,11 +153,7 @@ func TestCopyInBackground(t *testing.T) {
 			h.do("84 00 05 00000000000000 000000ff 00 00", nil, 255).is("00000008 00 0001 00 00000000")
 			h.do("84 04 05 00000000000000 000000ff 00 00", nil, 255).field(2, 7)
 			h.copyLong(5, 0, 1, both, segmentOf(0, 1, 2, 8, 0, 0)).fails(lun.IllegalRequest, lun.ASCOperationInProgress)
-			if name == "by itself" {
-				close(s.open)
-			} else {
-				s.trickle(t) // the piece that is being written ends
-			}
+			s.openWhenIdle()
 			want := end(h)
 			if want == 0 {
 				h.received(5, 5).field(2, 7)
@@ -176,12 +169,14 @@ func TestCopyInBackground(t *testing.T) {
 			if want == 0x60 && (b[12] != byte(lun.TaskAborted) || number(b[16:24]) >= 16*1024*512) {
 				t.Errorf("after an abort: %x", b)
 			}
-		})
+		}))
 	}
 }
 
 // A copy that is aborted in the foreground says so in its own status.
-func TestCopyAbortedInForeground(t *testing.T) {
+func TestCopyAbortedInForeground(t *testing.T) { synctest.Test(t, copyAbortedInForeground) }
+
+func copyAbortedInForeground(t *testing.T) {
 	s := newSlow(t)
 	h := hostOf(t, s, lun.DiskOptions{})
 	copied := make(chan answer)
@@ -190,7 +185,7 @@ func TestCopyAbortedInForeground(t *testing.T) {
 	if b := h.received(5, 5).good().data; b[5] != 0x11 {
 		t.Errorf("status while it goes on: %x", b)
 	}
-	s.trickle(t)
+	s.openWhenIdle()
 	h.run(abortCopy(5), nil, 0).good()
 	a := <-copied
 	a.fails(lun.CopyAborted, lun.ASCCommandsClearedByDeviceServer)
@@ -199,7 +194,7 @@ func TestCopyAbortedInForeground(t *testing.T) {
 	h = hostOf(t, s, lun.DiskOptions{})
 	h.copyLong(5, 0, 1, target(h.disk), longCopy(1, 1)).good()
 	<-s.entered
-	s.trickle(t)
+	s.openWhenIdle()
 	if err := h.disk.Close(); err != nil {
 		t.Error(err)
 	}

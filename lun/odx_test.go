@@ -3,6 +3,7 @@ package lun_test
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"lunlab/lun"
@@ -144,7 +145,9 @@ func TestTokenChanges(t *testing.T) {
 	h.useToken(2, 0, 0, token, [2]uint64{300, 512}).fails(lun.CopyAborted, lun.ASCNone)
 }
 
-func TestTokenErrors(t *testing.T) {
+func TestTokenErrors(t *testing.T) { synctest.Test(t, tokenErrors) }
+
+func tokenErrors(t *testing.T) {
 	var set lun.CopySet
 	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
 	alone := newHost(t, 1<<20, lun.DiskOptions{})

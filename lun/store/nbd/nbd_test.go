@@ -54,7 +54,7 @@ func serve(t *testing.T, size int64, args ...string) (socket string, cmd *exec.C
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	for range 500 {
+	for range 6000 {
 		if c, err := net.Dial("unix", socket); err == nil {
 			c.Close()
 			return socket, cmd
@@ -253,7 +253,7 @@ func TestTLS(t *testing.T) {
 	address := "127.0.0.1:" + strconv.Itoa(port) + "/disk"
 	var s *nbd.Store
 	var err error
-	for range 500 {
+	for range 6000 {
 		if s, err = nbd.Open(t.Context(), "nbds://"+address, nbd.Options{TLS: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}); !errors.Is(err, syscall.ECONNREFUSED) {
 			break
 		}
