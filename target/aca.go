@@ -96,7 +96,7 @@ func (s *taskSet) fault(l *lane, on bool) {
 	if l.faulted == on {
 		return
 	}
-	l.faulted = on
+	l.faulted, s.shaken = on, true
 	if on {
 		s.faults++
 	} else {
@@ -116,7 +116,7 @@ func (s *taskSet) clearFaults(n *Nexus) {
 			s.dropLane(m, l)
 		}
 	}
-	list := s.ready()
+	list := s.ready(nil, nil)
 	s.mu.Unlock()
 	tellReady(list)
 }

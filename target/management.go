@@ -64,7 +64,7 @@ func (t *Target) abort(by *Nexus, nexuses []*Nexus, match func(*Task) bool) (a A
 	}
 	for s := range sets {
 		s.mu.Lock()
-		ready = append(ready, s.ready()...)
+		ready = append(ready, s.ready(nil, nil)...)
 		s.mu.Unlock()
 	}
 	for _, t := range gone {
@@ -81,33 +81,32 @@ func (t *Target) abort(by *Nexus, nexuses []*Nexus, match func(*Task) bool) (a A
 func (a *Aborting) collect(by, n *Nexus, match func(*Task) bool) (gone []*Task) {
 	var lost []*LogicalUnit
 	n.mu.Lock()
-	for i := range n.tasks {
-		for t := n.tasks[i]; t != nil; {
-			next := t.next
-			if match(t) {
-				a.count++
-				t.silent = by == nil || by == n || !t.lu.control.Rules().AbortedStatus
-				if by != nil && by != n && t.silent && !slices.Contains(lost, t.lu) {
-					lost = append(lost, t.lu)
-				}
-				switch t.state {
-				case stateWaiting, stateParked:
-					n.unlink(t)
-					gone = append(gone, t)
-				case stateReady:
-					t.state = stateDoomed
-					a.await(t)
-				case stateRunning:
-					t.state = stateAborted
-					if t.cancel != nil {
-						close(t.cancel)
-					}
-					a.await(t)
-				default:
-					a.await(t)
-				}
+	for t := range n.tasks.all() {
+		if !match(t) {
+			continue
+		}
+		a.count++
+		// One that was aborted in silence stays so: its initiator may have been told
+		// that it is over.
+		t.silent = t.silent || by == nil || by == n || !t.lu.control.Rules().AbortedStatus
+		if by != nil && by != n && t.silent && !slices.Contains(lost, t.lu) {
+			lost = append(lost, t.lu)
+		}
+		switch t.state {
+		case stateWaiting, stateParked:
+			n.unlink(t)
+			gone = append(gone, t)
+		case stateReady:
+			t.state = stateDoomed
+			a.await(t)
+		case stateRunning:
+			t.state = stateAborted
+			if t.cancel != nil {
+				close(t.cancel)
 			}
-			t = next
+			a.await(t)
+		default:
+			a.await(t)
 		}
 	}
 	n.mu.Unlock()
@@ -200,7 +199,7 @@ func (n *Nexus) NexusReset() Aborting {
 func (n *Nexus) QueryTask(lu *LogicalUnit, tag uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.findLocked(tag)
+	t := n.tasks.find(tag)
 	return t != nil && t.lu == lu
 }
 
@@ -208,11 +207,9 @@ func (n *Nexus) QueryTask(lu *LogicalUnit, tag uint64) bool {
 func (n *Nexus) QueryTaskSet(lu *LogicalUnit) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, t := range n.tasks {
-		for ; t != nil; t = t.next {
-			if t.lu == lu {
-				return true
-			}
+	for t := range n.tasks.all() {
+		if t.lu == lu {
+			return true
 		}
 	}
 	return false
@@ -232,10 +229,8 @@ func (n *Nexus) QueryAsyncEvent(lu *LogicalUnit) (count int, first lun.Sense) {
 func (n *Nexus) Each(f func(*Task)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, t := range n.tasks {
-		for ; t != nil; t = t.next {
-			f(t)
-		}
+	for t := range n.tasks.all() {
+		f(t)
 	}
 }
 

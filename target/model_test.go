@@ -164,6 +164,10 @@ func randomStep(s *stage, m *model, r *rand.Rand) {
 	case 7, 8:
 		if a := pick(func(a *actor) bool { return a.running }); a != nil {
 			a.running = false
+			if r.IntN(10) == 0 { // like MODE SELECT
+				m.rules = lun.TaskRules{PerNexus: r.IntN(2) == 0, Restricted: r.IntN(2) == 0}
+				s.unit.control.SetRules(m.rules)
+			}
 			if !a.Leave() {
 				s.t.Fatalf("%s isn't answered", a.name)
 			}

@@ -17,18 +17,14 @@ type Nexus struct {
 
 	mu     sync.Mutex
 	closed bool
-	// tasks is a hash table by tag whose chains run through the tasks, so that
-	// entering and leaving allocates nothing.
-	tasks [taskBuckets]*Task
+	tasks  taskTable
 }
-
-const taskBuckets = 64
 
 // Open makes a nexus to t. With visible not nil, only the logical units that it
 // tells true of are there for this nexus. It may come to tell something else: then
 // [Nexus.InventoryChanged] is due.
 func (t *Target) Open(id lun.Nexus, visible func(number uint16) bool) *Nexus {
-	n := &Nexus{id: id, target: t, visible: visible}
+	n := &Nexus{id: id, target: t, visible: visible, tasks: newTaskTable()}
 	n.id.Sees = n.sees // for what units do in its name with others
 	t.mu.Lock()
 	defer t.mu.Unlock()

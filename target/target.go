@@ -74,6 +74,10 @@ type LogicalUnit struct {
 	kind   unitKind
 	limit  atomic.Int64
 
+	// removed says that no task is to enter any more. It is set before the tasks of
+	// all nexuses are aborted, and looked at with the lock of the task's.
+	removed atomic.Bool
+
 	control    *lun.TaskControl
 	controller lun.TaskController // nil for a unit that leaves its task set to us
 	set        taskSet
@@ -121,7 +125,8 @@ func (t *Target) Add(n uint16, u lun.Unit, l Limits) (*LogicalUnit, error) {
 }
 
 // Remove takes the unit at number n away. Its tasks are aborted, and have ended
-// when Remove returns. It tells whether there was one.
+// when Remove returns; none can enter any more, so that the unit may be closed
+// then. It tells whether there was one.
 func (t *Target) Remove(n uint16) bool {
 	t.mu.Lock()
 	old := *t.units.Load()
@@ -135,6 +140,7 @@ func (t *Target) Remove(n uint16) bool {
 	t.units.Store(&m)
 	t.inventoryChanged(m)
 	t.mu.Unlock()
+	lu.removed.Store(true)
 	a := t.abort(nil, t.list(), of(lu))
 	a.Wait()
 	return true

@@ -2,20 +2,24 @@ package target_test
 
 import (
 	"encoding/hex"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"lunlab/lun"
+	"lunlab/lun/store/mem"
 	"lunlab/target"
 )
 
 // unit answers everything with GOOD, when gate lets it, and writes down what it
 // is told.
 type unit struct {
-	gate chan struct{} // nil: doesn't block
+	gate    chan struct{} // nil: doesn't block
+	waiting atomic.Int32  // for gate
 
 	mu     sync.Mutex
 	events []lun.Event
@@ -27,6 +31,7 @@ func (u *unit) Execute(c *lun.Command) {
 	if u.gate == nil {
 		return
 	}
+	u.waiting.Add(1)
 	select {
 	case <-u.gate:
 	case <-c.Cancel:
@@ -280,15 +285,13 @@ func TestAbortRunning(t *testing.T) {
 					t.Fatal(got)
 				}
 				answered[i] = make(chan bool, 1)
-				started := make(chan struct{})
 				go func() {
-					close(started)
 					k.Execute()
 					answered[i] <- k.Leave()
 				}()
-				<-started
 			}
-			for lu.InFlight() < 2 {
+			for u.waiting.Load() < 2 {
+				runtime.Gosched()
 			}
 			a := tt.do(d, n, other, lu)
 			a.Wait()
@@ -332,5 +335,73 @@ func TestInventoryChanged(t *testing.T) {
 	}
 	if d.Remove(1) {
 		t.Error("removed twice")
+	}
+}
+
+// A unit may be closed once it is removed: what was looked up before then doesn't
+// reach it.
+func TestEnterRemoved(t *testing.T) {
+	d := target.New()
+	d.Add(0, &unit{}, target.Limits{})
+	n := d.Open(lun.Nexus{}, nil)
+	defer n.Close()
+	for _, attr := range []lun.TaskAttribute{lun.Simple, lun.Ordered} {
+		lu := n.Lookup(target.NumberAddress(0))
+		d.Remove(0)
+		k := &target.Task{}
+		k.Attr = attr
+		if got := n.Enter(k, &owner{}, lu, 1); got != target.Refused || k.Status != lun.CheckCondition || k.Sense[12] != 0x25 {
+			t.Errorf("Enter: %v, status %02x, sense %x", got, k.Status, k.Sense)
+		}
+		d.Add(0, &unit{}, target.Limits{})
+	}
+}
+
+// TestNoAllocations takes a READ and a WRITE of a memory disk through a task set
+// that knows of no order, and one that does.
+func TestNoAllocations(t *testing.T) {
+	for _, rules := range []lun.TaskRules{{}, {Restricted: true}, {PerNexus: true}} {
+		for _, cdb := range []string{"28000000000000000800", "2a000000000000000800"} {
+			store, err := mem.New(1 << 20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			disk, err := lun.NewDisk(store, lun.DiskOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer disk.Close()
+			disk.TaskControl().SetRules(rules)
+			d := target.New()
+			lu, err := d.Add(0, disk, target.Limits{CmdPerLUN: 8})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := d.Open(lun.Nexus{Name: "initiator"}, nil)
+			defer n.Close()
+			var k target.Task
+			k.CDB, _ = hex.DecodeString(cdb)
+			data := [][]byte{make([]byte, 4096)}
+			o, command := &owner{}, k.CDB
+			run := func() {
+				k.Reset()
+				k.CDB, k.DataIn, k.DataOut = command, data, data
+				if rules.PerNexus {
+					k.Attr = lun.Ordered
+				}
+				if n.Enter(&k, o, lu, 7) != target.Admitted || !k.Execute() || !k.Leave() {
+					t.Fatal("it isn't executed")
+				}
+			}
+			for k.Status = lun.CheckCondition; k.Status != lun.Good; { // unit attentions
+				run()
+			}
+			if got := testing.AllocsPerRun(100, run); got != 0 {
+				t.Errorf("%x, %+v: %v allocations", k.CDB, rules, got)
+			}
+			if k.Status != lun.Good {
+				t.Errorf("%x, %+v: status %02x, sense %x", k.CDB, rules, k.Status, k.Sense)
+			}
+		}
 	}
 }

@@ -35,9 +35,10 @@ type Task struct {
 	listed bool
 
 	// Guarded by the task set's lock.
-	older, younger *Task
-	lane           *lane
-	parked         bool // it waits for its turn
+	places [scopeKinds]place
+	age    uint64
+	lane   *lane
+	parked bool // it waits for its turn
 }
 
 type taskState uint8
@@ -85,8 +86,9 @@ const (
 	DuplicateTag
 
 	// Refused: the task's Status and Sense are the answer. It is TASK SET FULL
-	// where the unit has as many commands as it may, and others where there is an
-	// ACA condition, or should be (SAM-5 5.9.2).
+	// where the unit has as many commands as it may, LOGICAL UNIT NOT SUPPORTED
+	// where it was removed since it was looked up, and others where there is an ACA
+	// condition, or should be (SAM-5 5.9.2).
 	Refused
 
 	// NexusClosed: the nexus is gone; there is no one to answer.
@@ -117,20 +119,23 @@ func (n *Nexus) mayEnter(t *Task) Admission {
 	if n.closed {
 		return NexusClosed
 	}
-	if n.findLocked(t.Tag) != nil {
+	if n.tasks.find(t.Tag) != nil {
 		return DuplicateTag
 	}
 	return Admitted
 }
 
 func (n *Nexus) enterLocked(t *Task) Admission {
+	if t.lu.removed.Load() {
+		t.Fail(lun.Sense{Key: lun.IllegalRequest, Code: codeLUNNotSupported})
+		return Refused
+	}
 	if !t.lu.enter() {
 		t.Status = lun.TaskSetFull
 		return Refused
 	}
-	head := &n.tasks[t.Tag%taskBuckets]
 	t.state = stateWaiting
-	t.next, *head = *head, t
+	n.tasks.insert(t)
 	return Admitted
 }
 
@@ -138,16 +143,7 @@ func (n *Nexus) enterLocked(t *Task) Admission {
 func (n *Nexus) Find(tag uint64) *Task {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.findLocked(tag)
-}
-
-func (n *Nexus) findLocked(tag uint64) *Task {
-	for t := n.tasks[tag%taskBuckets]; t != nil; t = t.next {
-		if t.Tag == tag {
-			return t
-		}
-	}
-	return nil
+	return n.tasks.find(tag)
 }
 
 // Owner is whom the task was entered for.
@@ -204,9 +200,10 @@ func (s *taskSet) begin(t *Task) bool {
 	n := t.nexus
 	s.mu.Lock()
 	n.mu.Lock()
-	if t.state == stateWaiting && t.listed && !s.begins(t) {
+	if t.state == stateWaiting && t.listed && !s.may(t) {
 		t.owner.TaskDeferred(t)
-		t.state, t.parked = stateParked, true
+		t.state = stateParked
+		s.park(t)
 		n.mu.Unlock()
 		s.mu.Unlock()
 		return false
@@ -299,13 +296,7 @@ func (t *Task) failed() {
 }
 
 func (n *Nexus) unlink(t *Task) {
-	for p := &n.tasks[t.Tag%taskBuckets]; *p != nil; p = &(*p).next {
-		if *p == t {
-			*p = t.next
-			break
-		}
-	}
-	t.next = nil
+	n.tasks.remove(t)
 	t.state = stateOutside
 	t.lu.leave()
 }

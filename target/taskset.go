@@ -19,25 +19,43 @@ type taskSet struct {
 
 	on atomic.Bool // changes under mu
 
-	// mu is taken before a Nexus.mu.
-	mu               sync.Mutex
-	oldest, youngest *Task // linked by Task.older and Task.younger
-	ordering         int   // tasks that aren't SIMPLE
-	faults           int   // lanes with an ACA condition
-	all              scope
-	lanes            map[*Nexus]*lane
-	pass             uint64
+	// mu is taken before a Target.mu, and that before a Nexus.mu.
+	mu       sync.Mutex
+	all      scope
+	lanes    map[*Nexus]*lane
+	spare    *lane  // those that aren't in use: as many as ever were at once
+	age      uint64 // of the youngest task
+	ordering int    // tasks that aren't SIMPLE
+	faults   int    // lanes with an ACA condition
+	parked   int
+	rules    lun.TaskRules // as last seen
+
+	// shaken says that a parked task may go on for another reason than that one
+	// has left which it waited for.
+	shaken bool
 }
 
 // scope is what tasks are in order within: all of the unit's, or those of a
-// nexus where each has its own task set.
+// nexus where each has its own task set. Its tasks are linked by their places of
+// the scope's kind.
+//
+// It keeps: ordered is its oldest ORDERED task; none older than parked is parked.
 type scope struct {
-	first int // tasks before which no other begins: HEAD OF QUEUE, ACA
-
-	// What a pass over the list has seen so far.
-	pass          uint64
-	some, barrier bool // a task; an ORDERED one
+	kind             int
+	oldest, youngest *Task
+	ordered, parked  *Task
+	first            int // tasks before which no other begins: HEAD OF QUEUE, ACA
 }
+
+// The kinds of scopes.
+const (
+	scopeAll = iota
+	scopeLane
+	scopeKinds
+)
+
+// place is where a task is in a scope.
+type place struct{ older, younger *Task }
 
 // lane is a nexus's part of the task set, while it has tasks or a fault there.
 type lane struct {
@@ -45,6 +63,7 @@ type lane struct {
 	tasks   int
 	acas    int  // those with the ACA attribute
 	faulted bool // it is the faulted I_T nexus of an ACA condition
+	next    *lane
 }
 
 // wanted tells whether a SIMPLE task has to be put in order with others.
@@ -80,41 +99,44 @@ func (s *taskSet) start() {
 	// First this, so that whoever takes a nexus's lock after it was looked
 	// through comes here with its task.
 	s.on.Store(true)
-	s.lanes = map[*Nexus]*lane{}
-	for _, n := range s.target.list() {
+	if s.lanes == nil {
+		s.lanes = map[*Nexus]*lane{}
+	}
+	s.target.mu.Lock()
+	defer s.target.mu.Unlock()
+	for n := range s.target.nexuses {
 		n.mu.Lock()
-		for _, t := range n.tasks {
-			for ; t != nil; t = t.next {
-				if t.lu == s.lu {
-					s.append(t)
-				}
+		for t := range n.tasks.all() {
+			if t.lu == s.lu {
+				s.append(t)
 			}
 		}
 		n.mu.Unlock()
 	}
 }
 
-// stop turns the set off if nothing asks for order any more. Then no task is
-// parked. mu is held.
+// stop turns the set off if nothing asks for order any more. mu is held.
 func (s *taskSet) stop() {
-	if !s.on.Load() || s.ordering > 0 || s.faults > 0 || s.lu.control.Restricted() {
+	if !s.on.Load() || s.ordering > 0 || s.faults > 0 || s.parked > 0 || s.lu.control.Restricted() {
 		return
 	}
-	for t := s.oldest; t != nil; {
-		next := t.younger
-		t.nexus.mu.Lock()
-		t.listed, t.older, t.younger, t.lane = false, nil, nil, nil
-		t.nexus.mu.Unlock()
+	for t := s.all.oldest; t != nil; {
+		next := t.places[scopeAll].younger
+		s.remove(t)
 		t = next
 	}
-	s.oldest, s.youngest, s.lanes = nil, nil, nil
 	s.on.Store(false)
 }
 
 func (s *taskSet) laneOf(n *Nexus) *lane {
 	l := s.lanes[n]
 	if l == nil {
-		l = new(lane)
+		if l = s.spare; l == nil {
+			l = new(lane)
+		} else {
+			s.spare = l.next
+		}
+		*l = lane{scope: scope{kind: scopeLane}}
 		s.lanes[n] = l
 	}
 	return l
@@ -124,41 +146,30 @@ func (s *taskSet) laneOf(n *Nexus) *lane {
 func (s *taskSet) dropLane(n *Nexus, l *lane) {
 	if l.tasks == 0 && !l.faulted {
 		delete(s.lanes, n)
+		l.next, s.spare = s.spare, l
 	}
 }
 
 // append lists a task as the youngest. Both locks are held.
 func (s *taskSet) append(t *Task) {
-	t.listed, t.lane = true, s.laneOf(t.nexus)
-	t.older, t.younger = s.youngest, nil
-	if s.youngest == nil {
-		s.oldest = t
-	} else {
-		s.youngest.younger = t
-	}
-	s.youngest = t
+	s.age++
+	t.age, t.listed, t.lane = s.age, true, s.laneOf(t.nexus)
+	s.all.append(t)
+	t.lane.append(t)
 	s.count(t, 1)
 }
 
-// remove takes a task that is in no nexus's table any more off the list. mu is
-// held.
+// remove takes a task off the list. mu is held.
 func (s *taskSet) remove(t *Task) {
 	if !t.listed {
 		return
 	}
-	if t.older == nil {
-		s.oldest = t.younger
-	} else {
-		t.older.younger = t.younger
-	}
-	if t.younger == nil {
-		s.youngest = t.older
-	} else {
-		t.younger.older = t.older
-	}
+	s.unpark(t)
 	s.count(t, -1)
+	s.all.remove(t)
+	t.lane.remove(t)
 	s.dropLane(t.nexus, t.lane)
-	t.parked, t.older, t.younger, t.lane = false, nil, nil, nil
+	t.lane = nil
 	// Its owner may be calling Execute, in vain.
 	t.nexus.mu.Lock()
 	t.listed = false
@@ -179,80 +190,148 @@ func (s *taskSet) count(t *Task, by int) {
 	}
 }
 
-// walk calls do for the tasks from the oldest on, with whether each may be in the
-// enabled state (SAM-5 8.6), until it returns false. mu is held.
-func (s *taskSet) walk(do func(t *Task, may bool) bool) {
-	r := s.lu.control.Rules()
-	s.pass++
-	for t := s.oldest; t != nil; {
-		next := t.younger // do may take t off
-		l, in := t.lane, &s.all
-		if r.PerNexus {
-			in = &l.scope
-		}
-		l.renew(s.pass)
-		in.renew(s.pass)
-		if !do(t, s.may(t, in, l, r)) {
-			return
-		}
-		in.some, l.some = true, true
-		if t.Attr == lun.Ordered {
-			in.barrier = true
-			if !r.PerNexus && s.faults == 0 && s.all.first == 0 {
-				return // all that are younger wait for it
-			}
-		}
-		t = next
+func (c *scope) append(t *Task) {
+	t.places[c.kind] = place{older: c.youngest}
+	if c.youngest == nil {
+		c.oldest = t
+	} else {
+		c.youngest.places[c.kind].younger = t
+	}
+	c.youngest = t
+	if c.ordered == nil && t.Attr == lun.Ordered {
+		c.ordered = t
 	}
 }
 
-func (c *scope) renew(pass uint64) {
-	if c.pass != pass {
-		c.pass, c.some, c.barrier = pass, false, false
+func (c *scope) remove(t *Task) {
+	at := t.places[c.kind]
+	if at.older == nil {
+		c.oldest = at.younger
+	} else {
+		at.older.places[c.kind].younger = at.younger
+	}
+	if at.younger == nil {
+		c.youngest = at.older
+	} else {
+		at.younger.places[c.kind].older = at.older
+	}
+	if c.parked == t {
+		c.parked = at.younger
+	}
+	if c.ordered == t {
+		// What is passed over here had to wait for t, and for no other ORDERED
+		// task: each task is passed over once.
+		for c.ordered = at.younger; c.ordered != nil && c.ordered.Attr != lun.Ordered; {
+			c.ordered = c.ordered.places[c.kind].younger
+		}
+	}
+	t.places[c.kind] = place{}
+}
+
+// park has a task wait. Both locks are held.
+func (s *taskSet) park(t *Task) {
+	t.parked = true
+	s.parked++
+	for _, c := range [...]*scope{&s.all, &t.lane.scope} {
+		if c.parked == nil || t.age < c.parked.age {
+			c.parked = t
+		}
 	}
 }
 
-func (s *taskSet) may(t *Task, in *scope, l *lane, r lun.TaskRules) bool {
+func (s *taskSet) unpark(t *Task) {
+	if t.parked {
+		t.parked = false
+		s.parked--
+	}
+}
+
+// look returns the rules that hold. mu is held.
+func (s *taskSet) look() lun.TaskRules {
+	if r := s.lu.control.Rules(); r != s.rules {
+		s.rules, s.shaken = r, true
+	}
+	return s.rules
+}
+
+// may tells whether a listed task may be in the enabled state (SAM-5 8.6). mu is
+// held.
+func (s *taskSet) may(t *Task) bool {
+	r, l := s.look(), t.lane
 	if s.faults > 0 && (l.faulted || !r.PerNexus) {
 		return l.faulted == (t.Attr == lun.ACA) && (l.faulted || preemptsAndAborts(t.CDB))
 	}
+	c := &s.all
+	if r.PerNexus {
+		c = &l.scope
+	}
 	switch t.Attr {
 	case lun.Simple:
-		return !in.barrier && in.first == 0 && !(r.Restricted && l.some)
+		return c.first == 0 && (c.ordered == nil || t.age < c.ordered.age) && !(r.Restricted && l.oldest != t)
 	case lun.Ordered:
-		return !in.some && in.first == 0
+		return c.first == 0 && c.oldest == t
 	}
 	return true
 }
 
-// begins tells whether a task may execute now. mu is held.
-func (s *taskSet) begins(t *Task) (may bool) {
-	if s.faults == 0 && t.Attr != lun.Simple && t.Attr != lun.Ordered {
-		return true
+// ready returns the parked tasks that may execute now that left, which had lane l,
+// has left the set, nil if none has. The one who asks tells their owners when the
+// lock is free, which is held now.
+//
+// It looks at as few tasks as the rules allow: a set may be thousands deep, and
+// each of its tasks leaves.
+func (s *taskSet) ready(left *Task, l *lane) (list []*Task) {
+	r := s.look()
+	switch {
+	case s.parked == 0:
+	case s.shaken || left == nil:
+		for t := s.all.parked; t != nil; t = t.places[scopeAll].younger {
+			if t.parked && s.may(t) {
+				list = s.enable(list, t)
+			}
+		}
+	case r.PerNexus:
+		list = s.release(list, &l.scope)
+	case !r.Restricted:
+		list = s.release(list, &s.all)
+	case left.Attr == lun.Simple:
+		list = s.release(list, &l.scope)
+		if o := s.all.ordered; o != nil && o.parked && s.may(o) {
+			list = s.enable(list, o)
+		}
+	default:
+		for _, l := range s.lanes {
+			list = s.release(list, &l.scope)
+		}
 	}
-	s.walk(func(o *Task, m bool) bool {
-		may = m && o == t
-		return o != t
-	})
-	return may
+	s.shaken = false
+	s.stop()
+	return list
 }
 
-// ready returns the parked tasks that may execute now, as such. The one who asks
-// tells their owners when the lock is free, which is held now.
-func (s *taskSet) ready() (list []*Task) {
-	s.walk(func(t *Task, may bool) bool {
-		if t.parked && may {
-			t.nexus.mu.Lock()
-			if t.state == stateParked {
-				t.state = stateReady
-				list = append(list, t)
-			}
-			t.nexus.mu.Unlock()
-			t.parked = false
+// release adds the parked tasks of a scope that may execute, up to the first that
+// mayn't: those that are younger wait for the same.
+func (s *taskSet) release(list []*Task, c *scope) []*Task {
+	for ; c.parked != nil; c.parked = c.parked.places[c.kind].younger {
+		if !c.parked.parked {
+			continue
 		}
-		return true
-	})
-	s.stop()
+		if !s.may(c.parked) {
+			break
+		}
+		list = s.enable(list, c.parked)
+	}
+	return list
+}
+
+func (s *taskSet) enable(list []*Task, t *Task) []*Task {
+	s.unpark(t)
+	t.nexus.mu.Lock()
+	defer t.nexus.mu.Unlock()
+	if t.state == stateParked { // it isn't being aborted
+		t.state = stateReady
+		list = append(list, t)
+	}
 	return list
 }
 
@@ -262,8 +341,12 @@ func (s *taskSet) left(t *Task, answered bool) {
 	if answered && s.lu.controller != nil {
 		s.endedLocked(t)
 	}
+	l := t.lane
 	s.remove(t)
-	list := s.ready()
+	if l == nil {
+		t = nil // it wasn't listed
+	}
+	list := s.ready(t, l)
 	s.mu.Unlock()
 	tellReady(list)
 }

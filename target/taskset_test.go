@@ -322,6 +322,33 @@ func TestRulesOfTheMoment(t *testing.T) {
 	}
 }
 
+// A parked task isn't forgotten when the rule that it waits by ends, and others
+// come before those end that it waits for.
+func TestRuleEnds(t *testing.T) {
+	s := newStage(t, lun.TaskRules{Restricted: true}, target.Limits{})
+	s.add("S0 S0")
+	s.running("a")
+	s.unit.control.SetRules(lun.TaskRules{})
+	s.add("S1")
+	s.running("ac")
+	s.leave("c")
+	s.running("ab")
+	s.leave("a")
+	s.leave("b")
+	// One that waits by a rule that was there for a moment, and for a nexus that
+	// doesn't count.
+	s = newStage(t, lun.TaskRules{PerNexus: true}, target.Limits{})
+	s.add("S0 S1")
+	s.unit.control.SetRules(lun.TaskRules{})
+	s.add("O2")
+	s.unit.control.SetRules(lun.TaskRules{PerNexus: true})
+	s.running("ab")
+	s.leave("b")
+	s.running("ac")
+	s.leave("c")
+	s.leave("a")
+}
+
 // TestAbortedStatus has one nexus abort another's tasks, with TAS and without.
 func TestAbortedStatus(t *testing.T) {
 	abort := map[string]func(s *stage) target.Aborting{
