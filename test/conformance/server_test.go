@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -43,49 +42,73 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serve runs `lunlab serve` on a free port until the test ends, sees that it
-// ends in order, and returns its portal, "127.0.0.1:port".
-func serve(t *testing.T, args ...string) (portal string) {
+// server is a running `lunlab serve`.
+type server struct {
+	cmd     *exec.Cmd
+	portal  string // "127.0.0.1:port"
+	log     *strings.Builder
+	drained chan struct{} // closed when it has closed its standard output
+}
+
+// launch runs `lunlab serve` on a free port. Whoever calls it has to see that it
+// ends.
+func launch(t *testing.T, args ...string) *server {
 	t.Helper()
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	stdout, err := cmd.StdoutPipe()
+	s := &server{
+		cmd: exec.Command(path, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...),
+		log: &strings.Builder{}, drained: make(chan struct{}),
+	}
+	stdout, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &strings.Builder{}
-	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
+	s.cmd.Stderr = s.log
+	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		if p, ok := strings.CutPrefix(lines.Text(), "listening on "); ok {
-			portal = p
+			s.portal = p
 			break
 		}
 	}
-	drained := make(chan struct{})
-	go func() { io.Copy(io.Discard, stdout); close(drained) }()
+	go func() { io.Copy(io.Discard, stdout); close(s.drained) }()
+	return s
+}
+
+// kill kills the server (SIGKILL), and waits until it is gone.
+func (s *server) kill() {
+	s.cmd.Process.Kill()
+	<-s.drained
+	s.cmd.Wait()
+}
+
+// serve runs `lunlab serve` on a free port until the test ends, sees that it
+// ends in order, and returns its portal, "127.0.0.1:port".
+func serve(t *testing.T, args ...string) (portal string) {
+	t.Helper()
+	s := launch(t, args...)
 	t.Cleanup(func() {
-		cmd.Process.Signal(os.Interrupt)
-		kill := time.AfterFunc(20*time.Second, func() { cmd.Process.Signal(syscall.SIGKILL) })
-		<-drained
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("lunlab serve ended with %v\n%s", err, log)
+		s.cmd.Process.Signal(os.Interrupt)
+		kill := time.AfterFunc(20*time.Second, func() { s.cmd.Process.Kill() })
+		<-s.drained
+		if err := s.cmd.Wait(); err != nil {
+			t.Errorf("lunlab serve ended with %v\n%s", err, s.log)
 		}
 		kill.Stop()
 		if t.Failed() {
-			t.Logf("lunlab serve logged:\n%s", log)
+			t.Logf("lunlab serve logged:\n%s", s.log)
 		}
 	})
-	if portal == "" {
+	if s.portal == "" {
 		t.Fatalf("lunlab serve didn't say where it listens")
 	}
-	return portal
+	return s.portal
 }
 
 func url(portal string, lun int) string {
