@@ -1,9 +1,26 @@
 package lun
 
+import "fmt"
+
 // PERSISTENT RESERVE IN (SPC-5 6.16).
 
-func (d *Disk) readKeys(_ *nexus, c *Command) Sense {
-	d.mu.Lock()
+// prInOp makes a service action that answers with what answer returns. Disk.mu is
+// held when that is called.
+func prInOp(name string, action byte, answer func(*Disk) []byte) op {
+	return op{
+		name: name, usage: fmt.Sprintf("5e %02x 0000000000 ffff 00", action),
+		class: exclusive | standbyAccess, moves: allocates(7, 2),
+		run: func(d *Disk, _ *nexus, c *Command) Sense {
+			d.mu.Lock()
+			b := answer(d)
+			d.mu.Unlock()
+			c.Reply(b, uint64(be16(c.CDB[7:])))
+			return Sense{}
+		},
+	}
+}
+
+func (d *Disk) readKeys() []byte {
 	r := &d.reserve
 	b := make([]byte, 8, 8+8*len(r.list))
 	put32(b, r.generation)
@@ -12,13 +29,10 @@ func (d *Disk) readKeys(_ *nexus, c *Command) Sense {
 		b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
 		put64(b[len(b)-8:], g.key)
 	}
-	d.mu.Unlock()
-	c.Reply(b, uint64(be16(c.CDB[7:])))
-	return Sense{}
+	return b
 }
 
-func (d *Disk) readReservation(_ *nexus, c *Command) Sense {
-	d.mu.Lock()
+func (d *Disk) readReservation() []byte {
 	r := &d.reserve
 	b := make([]byte, 8, 24)
 	put32(b, r.generation)
@@ -30,12 +44,10 @@ func (d *Disk) readReservation(_ *nexus, c *Command) Sense {
 		}
 		b[21] = r.kind // scope 0: the logical unit
 	}
-	d.mu.Unlock()
-	c.Reply(b, uint64(be16(c.CDB[7:])))
-	return Sense{}
+	return b
 }
 
-func (d *Disk) reportCapabilities(_ *nexus, c *Command) Sense {
+func (d *Disk) reportCapabilities() []byte {
 	b := []byte{
 		0, 8,
 		0x0c,       // SIP_C, ATP_C
@@ -45,18 +57,14 @@ func (d *Disk) reportCapabilities(_ *nexus, c *Command) Sense {
 	}
 	if d.opt.Memory != nil {
 		b[2] |= 1 // PTPL_C
-		d.mu.Lock()
 		if d.reserve.persists {
 			b[3] |= 1 // PTPL_A
 		}
-		d.mu.Unlock()
 	}
-	c.Reply(b, uint64(be16(c.CDB[7:])))
-	return Sense{}
+	return b
 }
 
-func (d *Disk) readFullStatus(_ *nexus, c *Command) Sense {
-	d.mu.Lock()
+func (d *Disk) readFullStatus() []byte {
 	r := &d.reserve
 	b := make([]byte, 8, 1024)
 	put32(b, r.generation)
@@ -79,7 +87,5 @@ func (d *Disk) readFullStatus(_ *nexus, c *Command) Sense {
 		b = append(b, id...)
 	}
 	put32(b[4:], uint32(len(b)-8))
-	d.mu.Unlock()
-	c.Reply(b, uint64(be16(c.CDB[7:])))
-	return Sense{}
+	return b
 }

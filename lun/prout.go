@@ -1,14 +1,60 @@
 package lun
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // PERSISTENT RESERVE OUT (SPC-5 6.17).
 
-// prOut is what its commands have in common: the parameter list, who sent it.
+// prOut is what its service actions have in common: the parameter list, and who
+// sent it.
 type prOut struct {
 	key, actionKey uint64
 	list           []byte
 	flags          byte // byte 20: SPEC_I_PT, ALL_TG_PT, APTPL
+
+	by      *registration // see byRegistrant
+	aborted []*Nexus      // those whose tasks are to be aborted afterwards
+}
+
+// prAction does the work of a service action. Disk.mu is held.
+type prAction func(d *Disk, n *nexus, c *Command, p *prOut) Sense
+
+// prOutOp makes a service action with the number that action is.
+func prOutOp(name string, action byte, do prAction) op {
+	return op{
+		name: name, usage: fmt.Sprintf("5f %02x ff 0000 ffffffff 00", action),
+		class: exclusive | standbyAccess, moves: takes(5, 4),
+		run: remember(func(d *Disk, n *nexus, c *Command) Sense {
+			p, s := parsePROut(c)
+			if s.Key != NoSense {
+				return s
+			}
+			d.mu.Lock()
+			s = do(d, n, c, &p)
+			d.mu.Unlock()
+			for _, id := range p.aborted {
+				if d.opt.AbortTasks != nil {
+					d.opt.AbortTasks(id)
+				}
+				d.abortCopiesOf(d.nexusOf(id).who)
+			}
+			return s
+		}),
+	}
+}
+
+// byRegistrant is for service actions that conflict unless the nexus has registered
+// the key that it sends.
+func byRegistrant(do prAction) prAction {
+	return func(d *Disk, n *nexus, c *Command, p *prOut) Sense {
+		p.by = d.reserve.find(n.who)
+		if d.reserve.legacy != nil || p.by == nil || p.by.key != p.key {
+			return conflict(c)
+		}
+		return do(d, n, c, p)
+	}
 }
 
 const (
@@ -50,11 +96,7 @@ func conflict(c *Command) Sense {
 }
 
 // register is REGISTER, and REGISTER AND IGNORE EXISTING KEY.
-func (d *Disk) register(n *nexus, c *Command) Sense {
-	p, s := parsePROut(c)
-	if s.Key != NoSense {
-		return s
-	}
+func (d *Disk) register(n *nexus, c *Command, p *prOut) Sense {
 	ignore := c.CDB[1]&0x1f == 6
 	switch {
 	case p.flags&specIPT != 0 && ignore:
@@ -62,8 +104,6 @@ func (d *Disk) register(n *nexus, c *Command) Sense {
 	case p.flags&aptpl != 0 && d.opt.Memory == nil:
 		return InvalidParameter(20, 0)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	r := &d.reserve
 	g := r.find(n.who)
 	switch {
@@ -165,16 +205,6 @@ func (d *Disk) attendRegistrants(but *nexus, code uint16) {
 	}
 }
 
-// registered returns the registration of the nexus if it has one with the key
-// that was sent, else nil. Disk.mu is held.
-func (d *Disk) registered(n *nexus, p prOut) *registration {
-	g := d.reserve.find(n.who)
-	if d.reserve.legacy != nil || g == nil || g.key != p.key {
-		return nil
-	}
-	return g
-}
-
 // kindOf checks the SCOPE and TYPE of the CDB.
 func kindOf(c *Command) (kind byte, s Sense) {
 	switch kind = c.CDB[2] & 0x0f; {
@@ -194,44 +224,24 @@ func (r *reservations) hold(g *registration, kind byte) {
 	}
 }
 
-func (d *Disk) persistentReserve(n *nexus, c *Command) Sense {
-	p, s := parsePROut(c)
-	if s.Key != NoSense {
-		return s
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g := d.registered(n, p)
-	if g == nil {
-		return conflict(c)
-	}
+func (d *Disk) persistentReserve(_ *nexus, c *Command, p *prOut) Sense {
 	kind, s := kindOf(c)
 	if s.Key != NoSense {
 		return s
 	}
 	r := &d.reserve
-	if r.kind != 0 && (!r.holds(g) || r.kind != kind) {
+	if r.kind != 0 && (!r.holds(p.by) || r.kind != kind) {
 		return conflict(c)
 	}
 	if r.kind == 0 {
-		r.hold(g, kind)
+		r.hold(p.by, kind)
 		d.reservationsChanged()
 	}
 	return Sense{}
 }
 
-func (d *Disk) persistentRelease(n *nexus, c *Command) Sense {
-	p, s := parsePROut(c)
-	if s.Key != NoSense {
-		return s
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g := d.registered(n, p)
-	if g == nil {
-		return conflict(c)
-	}
-	if !d.reserve.holds(g) {
+func (d *Disk) persistentRelease(n *nexus, c *Command, p *prOut) Sense {
+	if !d.reserve.holds(p.by) {
 		return Sense{}
 	}
 	if c.CDB[2] != d.reserve.kind { // scope 0 and the type
@@ -242,16 +252,7 @@ func (d *Disk) persistentRelease(n *nexus, c *Command) Sense {
 	return Sense{}
 }
 
-func (d *Disk) clearReservations(n *nexus, c *Command) Sense {
-	p, s := parsePROut(c)
-	if s.Key != NoSense {
-		return s
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.registered(n, p) == nil {
-		return conflict(c)
-	}
+func (d *Disk) clearReservations(n *nexus, _ *Command, _ *prOut) Sense {
 	d.attendRegistrants(n, ASCReservationsPreempted)
 	r := &d.reserve
 	r.list, r.kind, r.holder = nil, 0, nil
@@ -262,34 +263,11 @@ func (d *Disk) clearReservations(n *nexus, c *Command) Sense {
 
 // preempt is PREEMPT, and PREEMPT AND ABORT, which has the tasks of those it
 // removes aborted too (SPC-5 5.14.11.2.4).
-func (d *Disk) preempt(n *nexus, c *Command) Sense {
-	p, s := parsePROut(c)
-	if s.Key != NoSense {
-		return s
-	}
-	removed, s := d.preemptLocked(n, c, p)
-	if c.CDB[1]&0x1f == 5 {
-		for _, id := range removed {
-			if d.opt.AbortTasks != nil {
-				d.opt.AbortTasks(id)
-			}
-			d.abortCopiesOf(d.nexusOf(id).who)
-		}
-	}
-	return s
-}
-
-// preemptLocked returns the nexuses that lost their registration.
-func (d *Disk) preemptLocked(n *nexus, c *Command, p prOut) (removed []*Nexus, s Sense) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g := d.registered(n, p)
-	if g == nil {
-		return nil, conflict(c)
-	}
+func (d *Disk) preempt(n *nexus, c *Command, p *prOut) Sense {
+	g := p.by
 	kind, s := kindOf(c)
 	if s.Key != NoSense {
-		return nil, s
+		return s
 	}
 	r := &d.reserve
 	takes := false
@@ -297,7 +275,7 @@ func (d *Disk) preemptLocked(n *nexus, c *Command, p prOut) (removed []*Nexus, s
 	case r.kind != 0 && allRegistrants(r.kind):
 		takes = p.actionKey == 0
 	case p.actionKey == 0:
-		return nil, InvalidParameter(8, 7)
+		return InvalidParameter(8, 7)
 	case r.kind != 0:
 		takes = r.holder.key == p.actionKey
 	}
@@ -305,12 +283,14 @@ func (d *Disk) preemptLocked(n *nexus, c *Command, p prOut) (removed []*Nexus, s
 		return x != g && (x.key == p.actionKey || takes && p.actionKey == 0)
 	}
 	if !takes && !slices.ContainsFunc(r.list, func(x *registration) bool { return x.key == p.actionKey }) {
-		return nil, conflict(c)
+		return conflict(c)
 	}
 	for _, m := range *d.nexuses.Load() {
 		if x := r.find(m.who); x != nil && goes(x) {
 			m.attend(ASCRegistrationsPreempted)
-			removed = append(removed, m.id)
+			if c.CDB[1]&0x1f == 5 {
+				p.aborted = append(p.aborted, m.id)
+			}
 		}
 	}
 	r.list = slices.DeleteFunc(r.list, goes)
@@ -322,37 +302,22 @@ func (d *Disk) preemptLocked(n *nexus, c *Command, p prOut) (removed []*Nexus, s
 	}
 	r.generation++
 	d.reservationsChanged()
-	return removed, Sense{}
+	return Sense{}
 }
 
-func (d *Disk) registerAndMove(n *nexus, c *Command) Sense {
-	p, s := parsePROut(c)
-	if s.Key != NoSense {
-		return s
-	}
+// registerAndMove hands the reservation over (SPC-5 5.14.8).
+func (d *Disk) registerAndMove(_ *nexus, c *Command, p *prOut) Sense {
 	size := len(p.list) - 24
-	switch unregister := p.list[17]&2 != 0; {
+	switch {
 	case p.list[17]&aptpl != 0 && d.opt.Memory == nil:
 		return InvalidParameter(17, 0)
 	case uint64(be32(p.list[20:])) != uint64(size), transportIDLength(p.list[24:]) != size || size == 0:
 		return InvalidParameter(20, 7)
 	case p.actionKey == 0:
 		return InvalidParameter(8, 7)
-	default:
-		return d.move(n, c, p, unregister)
 	}
-}
-
-// move hands the reservation over (SPC-5 5.14.8).
-func (d *Disk) move(n *nexus, c *Command, p prOut, unregister bool) Sense {
 	to := identity{string(p.list[24:]), be16(p.list[18:])}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g := d.registered(n, p)
-	if g == nil {
-		return conflict(c)
-	}
-	r := &d.reserve
+	r, g := &d.reserve, p.by
 	x := r.find(to)
 	switch {
 	case c.CDB[2] != 0 && c.CDB[2] != r.kind:
@@ -374,7 +339,7 @@ func (d *Disk) move(n *nexus, c *Command, p prOut, unregister bool) Sense {
 	x.key = p.actionKey
 	r.holder = x
 	r.persists = p.list[17]&aptpl != 0
-	if unregister {
+	if unregister := p.list[17]&2 != 0; unregister {
 		r.list = slices.DeleteFunc(r.list, func(y *registration) bool { return y == g })
 	}
 	r.generation++
