@@ -1,3 +1,5 @@
+//go:build !race
+
 package sim_test
 
 import (
@@ -7,24 +9,6 @@ import (
 	"lunlab/queue"
 	"lunlab/queue/sim"
 )
-
-func rules(t *testing.T, name string) queue.Rules {
-	t.Helper()
-	r, err := queue.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func host(t *testing.T, name string) sim.Host {
-	t.Helper()
-	h, err := sim.LookupHost(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
 
 func explore(t *testing.T, r queue.Rules, h sim.Host, seed uint64, steps int) sim.Report {
 	t.Helper()
