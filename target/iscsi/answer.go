@@ -88,6 +88,13 @@ func (k *command) encodeAnswer(b []byte) int {
 	if collapse {
 		return at
 	}
+	return at + k.encodeResponse(b[at:], sn, flags, residual, bidiResidual)
+}
+
+// encodeResponse writes the SCSI Response PDU that says how the command ended after
+// sn PDUs of its own numbers, and returns its length.
+func (k *command) encodeResponse(b []byte, sn uint32, flags uint8, residual, bidiResidual uint32) int {
+	c := k.conn()
 	data := 0
 	if len(k.Sense) > 0 {
 		data = 2 + len(k.Sense)
@@ -101,8 +108,8 @@ func (k *command) encodeAnswer(b []byte) int {
 		ResidualCount:         residual,
 		BidiReadResidualCount: bidiResidual,
 	}
-	p.Encode(b[at:])
-	at += c.digests.headerLen()
+	p.Encode(b)
+	at := c.digests.headerLen()
 	if data > 0 {
 		binary.BigEndian.PutUint16(b[at:], uint16(len(k.Sense)))
 		copy(b[at+2:], k.Sense)

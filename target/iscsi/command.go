@@ -140,6 +140,7 @@ func (c *conn) largeCommand(b []byte, hlen, n int) error {
 	}
 	whole, err := c.readData(to, n)
 	if err != nil {
+		k.release()
 		return err
 	}
 	if !whole {
@@ -413,17 +414,18 @@ func (c *conn) commitAnswer(k *command, buf *buffer, off, end int) {
 
 // finish answers a command that has left its task set unexecuted.
 func (c *conn) finish(k *command) {
+	k.InLen, k.OutLen = 0, 0
 	c.answerUnexecuted(k)
 	c.sess.end(k.req.Immediate)
 	k.release()
 }
 
+// answerUnexecuted changes nothing of k: its reader may be about to execute it, and
+// find that it is aborted.
 func (c *conn) answerUnexecuted(k *command) {
-	n := c.digests.wireLen(senseRoom)
-	b := make([]byte, n)
-	k.InLen, k.OutLen = 0, 0
-	k.inWant = 0
-	end := k.encodeAnswer(b)
+	b := make([]byte, c.digests.wireLen(senseRoom))
+	flags, residual, bidiResidual := k.residuals()
+	end := k.encodeResponse(b, k.xfer.r2tSN, flags, residual, bidiResidual)
 	buf := &buffer{b: b, pool: &uncounted}
 	buf.refs.Store(1)
 	c.out.commit(buf, 0, end)
