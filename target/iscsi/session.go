@@ -230,7 +230,8 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 			return nil, pdu.ServiceUnavailable
 		}
 		old := s.findLocked(x)
-		if old == nil {
+		full := old == nil && len(s.sessions) >= s.opt.MaxConnections
+		if old == nil && !full {
 			if x.tsih = s.freeTSIHLocked(); x.tsih == 0 {
 				s.mu.Unlock()
 				return nil, pdu.OutOfResources
@@ -241,6 +242,14 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 			break
 		}
 		s.mu.Unlock()
+		if full {
+			// As many sessions as there may be connections, and this one's isn't
+			// among them: some have none.
+			if !s.closeOrphan() {
+				return nil, pdu.OutOfResources
+			}
+			continue
+		}
 		old.close("reinstated by a new login")
 	}
 	if x.tgt != nil && s.target(x.tgt.Name) != x.tgt {
@@ -248,6 +257,27 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 		return nil, pdu.ServiceUnavailable
 	}
 	return x, pdu.LoginSuccess
+}
+
+// closeOrphan ends the session that has been without a connection for longest, if
+// there is one that isn't about to end, to make room.
+func (s *Server) closeOrphan() bool {
+	var oldest *session
+	var since time.Time
+	for _, x := range s.listSessions() {
+		x.mu.Lock()
+		if n := len(x.lost); n > 0 && len(x.conns) == 0 && !x.closed {
+			if lost := x.lost[n-1].lostAt; oldest == nil || lost.Before(since) {
+				oldest, since = x, lost
+			}
+		}
+		x.mu.Unlock()
+	}
+	if oldest == nil {
+		return false
+	}
+	oldest.close("others need its room")
+	return true
 }
 
 func (x *session) openNexus() {
