@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -69,51 +68,6 @@ func TestHugeLengths(t *testing.T) {
 	}
 	r.attend()
 	r.read(0, 1)
-}
-
-// TestManyIdle opens 500 connections that don't log in. A well-behaved initiator
-// is served meanwhile, memory and goroutines stay within bounds, and the idle
-// ones are gone after the login time-out.
-func TestManyIdle(t *testing.T) {
-	const idle = 500
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.LoginTimeout = 2 * time.Second })
-	var before, during runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	goroutines := runtime.NumGoroutine()
-	var conns []net.Conn
-	for i := range idle {
-		nc, err := net.Dial("tcp", l.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		if i%2 == 0 {
-			nc.Write(make([]byte, i%48)) // some say a little
-		}
-		conns = append(conns, nc)
-	}
-	r := dial(t, l.addr)
-	r.login()
-	r.read(0, 8)
-	runtime.GC()
-	runtime.ReadMemStats(&during)
-	if n := runtime.NumGoroutine() - goroutines; n > idle+10 {
-		t.Errorf("%d goroutines for %d connections", n, idle)
-	}
-	// 10 KiB of input buffer each, their stacks, and the one that is served.
-	if n := int64(during.HeapInuse+during.StackInuse) - int64(before.HeapInuse+before.StackInuse); n > 32<<20 {
-		t.Errorf("%d MiB for %d connections", n>>20, idle)
-	}
-	for _, nc := range conns {
-		nc.SetReadDeadline(time.Now().Add(rawTimeout))
-		if _, err := nc.Read(make([]byte, 1)); err == nil {
-			t.Error("an idle connection got data")
-		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
-			t.Fatal("an idle connection stays open")
-		}
-	}
-	r.alive()
 }
 
 // TestTooManyConnections refuses what is beyond the limit, and takes others when
@@ -184,63 +138,58 @@ func TestPing(t *testing.T) {
 // TestRandomDisconnects ends connections amid writes and reads, by many
 // initiators at a time, and sees that nothing is left of them.
 func TestRandomDisconnects(t *testing.T) {
-	l := newLab(t, nil)
-	goroutines := runtime.NumGoroutine()
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(1, uint64(i)))
-			for range 10 {
-				r := dial(t, l.addr)
-				r.isid[5] = byte(i)
-				r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No", "ImmediateData=Yes")...))
-				if p, err := r.tryRecv(rawTimeout); err != nil || p.u16(36) != 0 {
-					t.Errorf("login: %v %v", p, err)
-					return
-				}
-				var b []byte
-				for range rnd.IntN(40) {
-					lun := byte(rnd.IntN(2))
-					switch rnd.IntN(3) {
-					case 0:
-						b = append(b, r.command(0xc0, 65536, read10(rnd.Uint32N(1000), 128)...).put(8, 0, lun)[:]...)
-					case 1:
-						h := r.command(0xa0, 1<<20, write10(rnd.Uint32N(1000), 2048)...).put(8, 0, lun)
-						h[6] = 2
-						b = append(b, h[:]...)
-						b = append(b, make([]byte, 512)...)
-					case 2:
-						h := r.command(0x20, 4096, write10(rnd.Uint32N(1000), 8)...).put(8, 0, lun)
-						b = append(b, h[:]...)
-						o := r.dataOut(true, 0x1000+r.itt, 0xffffffff, 0, 0)
-						o[6] = 0x10
-						b = append(b, o[:]...)
-						b = append(b, make([]byte, 4096)...)
+	l := attacked(t, nil)
+	// A session each, what is left of the one before, and their commands' goroutines.
+	b := within(8*2*64+10, 8*2*(176<<10+64*(64<<10)))
+	l.meanwhile(t, func() {
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				rnd := rand.New(rand.NewPCG(1, uint64(i)))
+				for range 10 {
+					r := dial(t, l.addr)
+					r.isid[5] = byte(i)
+					r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No", "ImmediateData=Yes")...))
+					if p, err := r.tryRecv(rawTimeout); err != nil || p.u16(36) != 0 {
+						t.Errorf("login: %v %v", p, err)
+						return
 					}
+					var b []byte
+					for range rnd.IntN(40) {
+						lun := byte(rnd.IntN(2))
+						switch rnd.IntN(3) {
+						case 0:
+							b = append(b, r.command(0xc0, 65536, read10(rnd.Uint32N(1000), 128)...).put(8, 0, lun)[:]...)
+						case 1:
+							h := r.command(0xa0, 1<<20, write10(rnd.Uint32N(1000), 2048)...).put(8, 0, lun)
+							h[6] = 2
+							b = append(b, h[:]...)
+							b = append(b, make([]byte, 512)...)
+						case 2:
+							h := r.command(0x20, 4096, write10(rnd.Uint32N(1000), 8)...).put(8, 0, lun)
+							b = append(b, h[:]...)
+							o := r.dataOut(true, 0x1000+r.itt, 0xffffffff, 0, 0)
+							o[6] = 0x10
+							b = append(b, o[:]...)
+							b = append(b, make([]byte, 4096)...)
+						}
+					}
+					r.nc.SetDeadline(time.Now().Add(20 * time.Millisecond))
+					r.nc.Write(b[:rnd.IntN(len(b)+1)])
+					if rnd.IntN(2) == 0 {
+						io.ReadAtLeast(r.nc, make([]byte, 1000), 1+rnd.IntN(1000))
+					}
+					if rnd.IntN(2) == 0 {
+						r.nc.(*net.TCPConn).SetLinger(0)
+					}
+					r.nc.Close()
 				}
-				r.nc.SetDeadline(time.Now().Add(20 * time.Millisecond))
-				r.nc.Write(b[:rnd.IntN(len(b)+1)])
-				if rnd.IntN(2) == 0 {
-					io.ReadAtLeast(r.nc, make([]byte, 1000), 1+rnd.IntN(1000))
-				}
-				if rnd.IntN(2) == 0 {
-					r.nc.(*net.TCPConn).SetLinger(0)
-				}
-				r.nc.Close()
-			}
-		})
-	}
-	wg.Wait()
-	l.rest(t)
-	r := dial(t, l.addr)
-	r.isid[4]++
-	r.login()
-	r.read(0, 8)
-	for deadline := time.Now().Add(rawTimeout); runtime.NumGoroutine() > goroutines+2; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines are left, there were %d", runtime.NumGoroutine(), goroutines)
+			})
 		}
-	}
+		wg.Wait()
+		b.check(t)
+	})
+	b.gone(t, l)
 }
 
 // rest waits until no command is in flight.

@@ -2,6 +2,7 @@ package iscsi_test
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,6 +31,7 @@ type raw struct {
 	cmdSN, expStatSN, itt uint32
 	maxCmdSN, expCmdSN    uint32 // as last heard
 	isid                  [6]byte
+	target                string // testTarget if empty
 	tsih                  uint16
 	cid                   uint16
 }
@@ -67,7 +69,8 @@ func (h *header) put(at int, b ...byte) *header {
 	return h
 }
 
-const rawTimeout = 10 * time.Second
+// rawTimeout is for what comes at once, on a machine that is far too slow.
+const rawTimeout = 2 * time.Minute
 
 func dial(t testing.TB, addr string) *raw {
 	t.Helper()
@@ -231,15 +234,18 @@ const (
 	testInitiator = "iqn.2026-01.example.initiator:raw"
 )
 
-func names() []string {
-	return []string{"InitiatorName=" + testInitiator, "TargetName=" + testTarget, "SessionType=Normal"}
+func names() []string { return new(raw).names() }
+
+// names are the keys that say who the initiator is and what it wants.
+func (r *raw) names() []string {
+	return []string{"InitiatorName=" + testInitiator, "TargetName=" + cmp.Or(r.target, testTarget), "SessionType=Normal"}
 }
 
 // login takes the connection to full feature phase with the given operational
 // keys and returns what the target answered, by key.
 func (r *raw) login(pairs ...string) map[string]string {
 	r.t.Helper()
-	p := r.tryLogin(1, 3, append(names(), pairs...)...)
+	p := r.tryLogin(1, 3, append(r.names(), pairs...)...)
 	if s := p.u16(36); s != 0 || p.bhs[1] != 0x87 {
 		r.t.Fatalf("login: status %04x, flags %02x", s, p.bhs[1])
 	}
