@@ -383,7 +383,7 @@ func TestRegisterAndMove(t *testing.T) {
 		t.Errorf("keys %#x", keys)
 	}
 	short := make([]byte, 24)
-	short[15] = 1
+	short[7], short[15] = 1, 2
 	h.do("5f 07 00 0000 00000018 00", short, 0).parameter(20, 7)
 }
 
