@@ -13,7 +13,8 @@ import (
 // ZoneOptions say how a disk is divided into zones.
 type ZoneOptions struct {
 	// Size is the length of each zone in blocks. Linux wants a power of two. What
-	// makes no whole zone at the end of the store is left unused.
+	// makes no whole zone at the end of the store is left unused. In a store that
+	// isn't memory, each takes [ZoneOverhead] bytes more.
 	Size uint64
 
 	// Conventional is how many zones at the beginning can be written anywhere.
@@ -28,6 +29,10 @@ type ZoneOptions struct {
 	// MaxOpen is only what is best.
 	HostAware bool
 }
+
+// ZoneOverhead is how many bytes of a store that isn't memory a zone takes beside
+// its blocks, for its write pointer.
+const ZoneOverhead = 16
 
 // zoneCondition is how a zone stands (ZBC-2 4.4.3).
 type zoneCondition byte
@@ -83,7 +88,7 @@ func newZones(d *Disk, o ZoneOptions) (*zones, error) {
 	if o.Size > 0 && o.Size <= d.Blocks() {
 		size := o.Size * d.blockSize()
 		if kept {
-			size += zoneEntrySize
+			size += ZoneOverhead
 		}
 		count = uint64(d.store.Size()) / size
 	}

@@ -11,7 +11,7 @@ import (
 // status, so that a process that is killed has moved no pointer past data that
 // isn't there, and has forgotten nothing that it has told of. All zeros is an
 // empty zone.
-const zoneEntrySize = 16
+const zoneEntrySize = ZoneOverhead
 
 // An entry is how many blocks of the zone are written, and these flags.
 const (
