@@ -29,7 +29,8 @@ type Unit struct {
 	// Faults is what commands go to: the disk, behind its faults.
 	Faults *fault.Unit
 
-	lies *lies
+	lies       *lies
+	configured []uint64 // numbers of the rules that the configuration put in force
 }
 
 // Build opens all LUNs. On an error, none is open.
@@ -135,12 +136,23 @@ func (l *Lab) open(c *Config, t *Target, u *LUN, abort func(*Target, int, *lun.N
 		return fail(errors.Join(err, s.top.Close()))
 	}
 	x := &Unit{Target: t, Config: u, Disk: d, Faults: fault.New(d), lies: s}
-	for _, r := range u.Faults {
-		if _, err := x.Faults.Add(r); err != nil {
-			return fail(errors.Join(err, d.Close()))
-		}
+	if err := x.addFaults(); err != nil {
+		return fail(errors.Join(err, d.Close()))
 	}
 	return x, nil
+}
+
+// addFaults puts the rules of the configuration in force, after the others.
+func (u *Unit) addFaults() error {
+	u.configured = nil
+	for _, r := range u.Config.Faults {
+		id, err := u.Faults.Add(r)
+		if err != nil {
+			return err
+		}
+		u.configured = append(u.configured, id)
+	}
+	return nil
 }
 
 // options are those of the disk that a LUN of t is.
@@ -160,7 +172,7 @@ func (u *LUN) options(t *Target) lun.DiskOptions {
 		o.Product = "memory"
 	}
 	if z := u.Zones; z != nil {
-		o.Zones = &lun.ZoneOptions{Size: uint64(z.Size) / uint64(o.BlockSize), Conventional: z.Conventional, MaxOpen: z.MaxOpen}
+		o.Zones = &lun.ZoneOptions{Size: uint64(z.Size) / uint64(o.BlockSize), Conventional: z.Conventional, MaxOpen: z.MaxOpen, HostAware: z.HostAware}
 	}
 	if a := u.alua(t); a != nil {
 		o.PortGroups, o.ExplicitAccess = a.Groups, a.Explicit

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +50,7 @@ targets:
   - {lun: 1, store: {kind: mem, size: 1MiB, pool: p, cache: 1MiB}, thin: true, lbprz: false, alua: {explicit: true, groups: [{id: 2, portal_groups: [3]}]}}
   - {lun: 2, store: {kind: mem, size: 1MiB}, zones: {size: 256KiB, conventional: 1, max_open: 2}}
   - {lun: 3, store: {kind: file, path: x, size: 1MiB, cache: 1KiB}, state: x.state}
+  - {lun: 4, store: {kind: file, path: y, size: 1049088}, zones: {size: 1MiB, host_aware: true}}
 `)
 	l := build(t, c)
 	o := make([]lun.DiskOptions, len(l.LUNs))
@@ -66,6 +68,9 @@ targets:
 	}
 	if o[3].Memory != lun.StateFile(filepath.Join(filepath.Dir(c.Path), "x.state")) {
 		t.Errorf("LUN 3: %+v", o[3])
+	}
+	if z := o[4].Zones; z == nil || !z.HostAware || l.LUNs[4].Disk.Blocks() != 2048 {
+		t.Errorf("LUN 4: %+v, %d blocks", o[4], l.LUNs[4].Disk.Blocks())
 	}
 	// What LUN 0 takes of the pool isn't there for LUN 1.
 	write := []byte{0x2a, 8, 0, 0, 0, 0, 0, 0, 1, 0}
@@ -127,5 +132,51 @@ targets:
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEveryOption looks whether each option of a disk can be set by a key.
+func TestEveryOption(t *testing.T) {
+	l := build(t, load(t, `
+targets:
+- name: a
+  luns:
+  - lun: 1
+    store: {kind: mem, size: 1MiB, limit: 1MiB}
+    physical_block_size: 4096
+    lowest_aligned: 1
+    eui: "0102030405060708"
+    thin: true
+    lbprz: false
+    soft_threshold: 512KiB
+    unmap_by: [unmap]
+    protection: 1
+    read_only: true
+    write_cache: false
+    removable: true
+    rotation_rate: 7200
+    streams: 2
+    alua: {explicit: true, groups: [{id: 1, portal_groups: [1]}]}
+    state: x.state
+    max_transfer: 1MiB
+    erase_time: 1s
+    short_commands: true
+  - {lun: 2, store: {kind: mem, size: 1MiB}, zones: {size: 64KiB, conventional: 1, max_open: 1, host_aware: true}}
+`))
+	zero := func(v reflect.Value, name string) bool {
+		f := v.FieldByName(name)
+		return f.IsZero() || f.Kind() == reflect.Slice && f.Len() == 0
+	}
+	disk := reflect.ValueOf(l.LUNs[0].Disk.Options())
+	for i := range disk.NumField() {
+		if name := disk.Type().Field(i).Name; name != "Zones" && zero(disk, name) {
+			t.Errorf("%s isn't set", name)
+		}
+	}
+	zones := reflect.ValueOf(*l.LUNs[1].Disk.Options().Zones)
+	for i := range zones.NumField() {
+		if name := zones.Type().Field(i).Name; zero(zones, name) {
+			t.Errorf("Zones.%s isn't set", name)
+		}
 	}
 }

@@ -85,7 +85,8 @@ type ISCSITarget struct {
 }
 
 // LUN describes a logical unit. For the meaning of most fields see
-// [lunlab/lun.DiskOptions].
+// [lunlab/lun.DiskOptions]. Of that, Copies, LUN and AbortTasks have no key: they
+// follow from the target that the LUN is on.
 type LUN struct {
 	Number int // 0 to 255
 	Store  Store
@@ -137,6 +138,7 @@ type Zones struct {
 	Size         int64
 	Conventional int
 	MaxOpen      int
+	HostAware    bool
 
 	at pos
 }

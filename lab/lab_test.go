@@ -81,7 +81,7 @@ targets:
         store: {kind: nbd, address: "nbd://h/x", connections: 2, timeout: 1s, reconnect: 1m, cache: 1MiB}
       - lun: 11
         store: {kind: mem, size: 1MiB, pool: p}
-        zones: {size: 128KiB, conventional: 1, max_open: 2}
+        zones: {size: 128KiB, conventional: 1, max_open: 2, host_aware: true}
 `)
 	naa := make([]byte, 16)
 	copy(naa, "\x60\x01\x40\x50")
@@ -105,7 +105,7 @@ targets:
 		{Name: "b", LUNs: []*lab.LUN{{Number: 0, Store: null}, {Number: 1, Store: null}, {Number: 2, Store: null},
 			{Number: 9, Store: null, ALUA: &lab.ALUA{Groups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}}},
 			{Number: 10, Store: lab.Store{Kind: lab.NBD, Address: "nbd://h/x", Connections: 2, Timeout: time.Second, Reconnect: time.Minute, Cache: 1 << 20}},
-			{Number: 11, Store: lab.Store{Kind: lab.Memory, Size: 1 << 20, Pool: "p"}, Zones: &lab.Zones{Size: 128 << 10, Conventional: 1, MaxOpen: 2}},
+			{Number: 11, Store: lab.Store{Kind: lab.Memory, Size: 1 << 20, Pool: "p"}, Zones: &lab.Zones{Size: 128 << 10, Conventional: 1, MaxOpen: 2, HostAware: true}},
 		}},
 	}
 	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{}, lab.Zones{})); diff != "" {
@@ -197,7 +197,8 @@ func TestMistakes(t *testing.T) {
 		{lun("zones: {size: 512KiB, conventional: 3}"), `6:12: 3 conventional zones of 2; want as many at the most`},
 		{lun("zones: {size: 2MiB}"), `6:12: zones of 2097152 bytes in a store of 1048576 make 0 zones; want 1 to 1048576`},
 		{lun("thin: true\n    zones: {size: 512KiB}"), `7:12: a zoned LUN can be neither thin nor have protection; leave them out`},
-		{store("{kind: file, path: x, size: 1MiB}\n    zones: {size: 512KiB}"), `6:12: a zoned LUN needs a store in memory, without a cache`},
+		{store("{kind: file, path: x, size: 1MiB}\n    zones: {size: 512KiB, conventional: 2}"), `6:12: 2 conventional zones of 1; want as many at the most`},
+		{store("{kind: mem, size: 1MiB, cache: 1MiB}\n    zones: {size: 1MiB}"), `6:12: zones of 1048592 bytes in a store of 1048576 make 0 zones; want 1 to 1048576`},
 		{lun("alua: {groups: []}"), `6:20: groups is a list; want a list with one or more items`},
 		{lun("alua: {groups: [{id: 1, portal_groups: [1], state: active}]}"), `6:56: state is active; want one of active-nonoptimized, active-optimized, standby, transitioning, unavailable`},
 		{lun("alua: {groups: [{id: 1, portal_groups: [1]}, {id: 1, portal_groups: [1]}]}"), `6:55: group 1 is there already, in line 6; it has to be unique` + "\n" + `6:74: portal group 1 is there already, in line 6; it has to be unique`},

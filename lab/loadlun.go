@@ -231,6 +231,7 @@ func (l *loader) zones(n ast.Node) *Zones {
 		field{"size", true, l.size("size", &z.Size)},
 		field{"conventional", false, integer(l.decoder, "conventional", 0, 1<<20, &z.Conventional)},
 		field{"max_open", false, integer(l.decoder, "max_open", 1, 1<<20, &z.MaxOpen)},
+		field{"host_aware", false, l.boolean("host_aware", &z.HostAware)},
 	)
 	return z
 }
@@ -241,15 +242,17 @@ func (l *loader) checkZones(u *LUN, block int64) {
 	if z == nil || z.Size == 0 {
 		return
 	}
-	switch zones := u.Store.Size / z.Size; {
+	each := z.Size
+	if u.Store.blocking() {
+		each += lun.ZoneOverhead
+	}
+	switch zones := u.Store.Size / each; {
 	case z.Size%block != 0:
 		l.fail(z.at, "zones have %d bytes; want a number of %d-byte blocks", z.Size, block)
 	case u.Thin || u.Protectable:
 		l.fail(z.at, "a zoned LUN can be neither thin nor have protection; leave them out")
-	case u.Store.Kind != Memory && u.Store.Kind != Null || u.Store.Cache > 0:
-		l.fail(z.at, "a zoned LUN needs a store in memory, without a cache: its write pointers aren't kept anywhere else")
 	case u.Store.Size > 0 && (zones == 0 || zones > 1<<20):
-		l.fail(z.at, "zones of %d bytes in a store of %d make %d zones; want 1 to %d", z.Size, u.Store.Size, zones, 1<<20)
+		l.fail(z.at, "zones of %d bytes in a store of %d make %d zones; want 1 to %d", each, u.Store.Size, zones, 1<<20)
 	case u.Store.Size > 0 && int64(z.Conventional) > zones:
 		l.fail(z.at, "%d conventional zones of %d; want as many at the most", z.Conventional, zones)
 	}

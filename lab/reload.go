@@ -3,11 +3,13 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
 
 	"lunlab/lun"
+	"lunlab/lun/fault"
 	"lunlab/lun/store"
 	"lunlab/lun/store/mem"
 )
@@ -22,7 +24,7 @@ type Change struct {
 	to  *Config
 	old map[*Unit]*Unit // what each of Kept was before
 
-	undo []func() error // makes stores as large as they were
+	undo []func() error // makes stores as large as they were, and forgets pools
 }
 
 // LoadOver is [Load] for a file that is to take the place of the lab's: files that
@@ -95,6 +97,7 @@ func (l *Lab) Prepare(c *Config, abort func(t *Target, number int, n *lun.Nexus)
 	for _, p := range c.Pools {
 		if l.rooms[p.Name] == nil {
 			l.rooms[p.Name] = mem.NewRoom(p.Size)
+			ch.undo = append(ch.undo, func() error { delete(l.rooms, p.Name); return nil })
 		}
 	}
 	for _, a := range added {
@@ -155,6 +158,9 @@ func (u *Unit) canBecome(t *Target, to *LUN) error {
 			return err
 		}
 	}
+	if n := len(u.Faults.Rules()) - len(u.configured) + len(to.Faults); n > fault.MaxRules && !sameRules(u.Config, to) {
+		return fault.ErrTooMany
+	}
 	if err := u.Disk.CheckSettings(u.settings(to)); err != nil {
 		return err
 	}
@@ -202,6 +208,22 @@ func sameGroups(a, b *ALUA) error {
 	return nil
 }
 
+// sameRules tells whether two configurations have the same faults.
+func sameRules(a, b *LUN) bool {
+	return slices.EqualFunc(a.Faults, b.Faults, func(x, y *fault.Rule) bool { return x.Text == y.Text })
+}
+
+// changeFaults puts the rules of the configuration in the place of those of the
+// one before. Others stay.
+func (u *Unit) changeFaults() error {
+	for _, id := range u.configured {
+		if _, err := u.Faults.Remove(id); err != nil && !errors.Is(err, fault.ErrNoRule) {
+			return err
+		}
+	}
+	return u.addFaults()
+}
+
 // settings are those that the unit's disk would have with a configuration.
 func (u *Unit) settings(c *LUN) lun.Settings {
 	return lun.Settings{Revision: c.Revision, ReadOnly: c.ReadOnly, WriteThrough: c.WriteThrough, SoftThreshold: c.SoftThreshold}
@@ -218,6 +240,9 @@ func (ch *Change) Commit() error {
 			errs = append(errs, u.Disk.Grow())
 		}
 		errs = append(errs, u.Disk.Change(u.settings(u.Config)))
+		if !sameRules(old.Config, u.Config) {
+			errs = append(errs, u.changeFaults())
+		}
 		if a := u.Config.alua(u.Target); a != nil {
 			was := old.Config.alua(old.Target)
 			for i, g := range a.Groups {
@@ -240,6 +265,9 @@ func (ch *Change) Commit() error {
 	ch.lab.mu.Lock()
 	defer ch.lab.mu.Unlock()
 	ch.lab.Config, ch.lab.LUNs = ch.to, list
+	maps.DeleteFunc(ch.lab.rooms, func(name string, _ *mem.Room) bool {
+		return !slices.ContainsFunc(ch.to.Pools, func(p *Pool) bool { return p.Name == name })
+	})
 	return errors.Join(errs...)
 }
 
@@ -249,8 +277,8 @@ func (ch *Change) Undo() error {
 	for _, u := range ch.Added {
 		errs = append(errs, u.Close())
 	}
-	for _, shrink := range ch.undo {
-		errs = append(errs, shrink())
+	for _, undo := range slices.Backward(ch.undo) {
+		errs = append(errs, undo())
 	}
 	return errors.Join(errs...)
 }

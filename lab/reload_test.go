@@ -3,11 +3,13 @@ package lab_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"lunlab/lab"
 	"lunlab/lun"
+	"lunlab/lun/fault"
 )
 
 const reloadBase = `pools: [{name: p, size: 1MiB}]
@@ -125,5 +127,76 @@ func TestReloadRefused(t *testing.T) {
 	}
 	if fi, err := os.Stat(filepath.Join(filepath.Dir(l.Config.Path), "f")); err != nil || fi.Size() != 1<<20 {
 		t.Errorf("the file after Undo: %v, %v", fi, err)
+	}
+}
+
+// rules are those in force at a unit.
+func rules(u *lab.Unit) (list []string) {
+	for _, r := range u.Faults.Rules() {
+		list = append(list, r.Rule)
+	}
+	return list
+}
+
+// TestReloadFaults changes the rules of a LUN: those of the file go and come, others
+// stay.
+func TestReloadFaults(t *testing.T) {
+	base := "targets: [{name: a, luns: [{lun: 0, serial: s, store: {kind: mem, size: 1MiB}, faults: [cmd=read10 status=busy, nth=3 never]}]}]"
+	l := build(t, load(t, base))
+	own, err := fault.Parse("cmd=write10 status=busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.LUNs[0].Faults.Add(own); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.LUNs[0].Faults.Remove(2); err != nil { // nth=3
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		content string
+		want    []string
+	}{
+		{base, []string{"cmd=read10 status=busy", "cmd=write10 status=busy"}}, // no change
+		{strings.Replace(base, "nth=3", "nth=4", 1), []string{"cmd=write10 status=busy", "cmd=read10 status=busy", "nth=4 never"}},
+		{strings.Replace(base, ", faults: [cmd=read10 status=busy, nth=3 never]", "", 1), []string{"cmd=write10 status=busy"}},
+	} {
+		ch, err := prepare(t, l, step.content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if got := rules(l.Units()[0]); !slices.Equal(got, step.want) {
+			t.Errorf("rules %q; want %q", got, step.want)
+		}
+	}
+}
+
+// TestReloadPools: a pool that a refused reload had isn't held against the next one,
+// nor is one that has gone.
+func TestReloadPools(t *testing.T) {
+	base := "targets: [{name: a, luns: [{lun: 0, serial: s, store: {kind: mem, size: 1MiB}}]}]"
+	l := build(t, load(t, base))
+	with := func(size, more string) string {
+		return "pools: [{name: p, size: " + size + "}]\n" + strings.Replace(base, "}}]}]", "}}, {lun: 1, store: {kind: mem, size: 1MiB, pool: p}}"+more+"]}]", 1)
+	}
+	if _, err := prepare(t, l, with("1MiB", `, {lun: 2, store: {kind: nbd, address: "nbd+unix:///?socket=/none"}}`)); err == nil {
+		t.Fatal("a store that isn't there was opened")
+	}
+	for _, content := range []string{with("2MiB", ""), base, with("3MiB", "")} {
+		ch, err := prepare(t, l, content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range ch.Removed {
+			if err := u.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }

@@ -38,6 +38,10 @@ func (s *Store) open(readOnly bool, rooms map[string]*mem.Room) (*lies, error) {
 	return &lies{top: c, cache: c}, nil
 }
 
+// blocking tells whether the store outlives the disk: it has what the disk keeps
+// of its own too, such as write pointers of zones.
+func (s *Store) blocking() bool { return s.Kind == File || s.Kind == NBD || s.Cache > 0 }
+
 func (s *Store) openBelow(readOnly bool, rooms map[string]*mem.Room) (store.Store, error) {
 	switch s.Kind {
 	case Memory:

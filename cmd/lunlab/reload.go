@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 
 	"lunlab/target"
 	"lunlab/target/iscsi"
@@ -21,7 +22,7 @@ func (s *served) reload(srv *iscsi.Server, path string) (string, error) {
 	if err != nil {
 		return "", notReloaded{err}
 	}
-	if _, err := s.faults(path, ch.Added); err != nil {
+	if _, err := s.faults(path, slices.Concat(ch.Added, ch.Kept)); err != nil {
 		return "", notReloaded{errors.Join(err, ch.Undo())}
 	}
 	devices := maps.Clone(s.devices)
