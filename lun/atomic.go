@@ -99,7 +99,7 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 		return s
 	})
 	if s.Key == NoSense {
-		d.count.wrote(c.CDB, n)
+		d.count.wrote(c, n)
 	}
 	return s
 }

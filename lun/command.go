@@ -93,6 +93,7 @@ type Command struct {
 	senseBuf [MaxSense]byte
 
 	erasures uint32 // Disk.erasures when the command was let in
+	counted  counted
 }
 
 // Reset clears the command for the next use. It keeps the sense buffer.

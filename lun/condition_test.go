@@ -112,14 +112,28 @@ func TestPowerByCommand(t *testing.T) {
 	}
 }
 
+// A cycle is counted when it happens, not when it is asked for again.
+func TestStartStopCycles(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	for range 2 {
+		for _, start := range []string{"00", "00", "01", "01"} {
+			h.do("1b 00 00 00 "+start+" 00", nil, 0).good()
+		}
+	}
+	p := h.logPage(0x0e, 0, 1)
+	if got := [2]byte{p[4][3], p[6][3]}; got != [2]byte{2, 2} {
+		t.Errorf("%d start-stop and %d load-unload cycles, want 2 and 2", got[0], got[1])
+	}
+}
+
 // TestException tests informational exceptions the way that initiators do.
 func TestException(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{})
 	o := h.other("b")
 	logged := func(want uint16) {
 		t.Helper()
-		if v := h.logPage(0x2f, 0, 1)[0]; uint16(v[0])<<8|uint16(v[1]) != want || v[2] == 0 {
-			t.Errorf("the log says %x, want %04x and a temperature", v, want)
+		if v := h.logPage(0x2f, 0, 1)[0]; uint16(v[0])<<8|uint16(v[1]) != want || v[2] != 0xff {
+			t.Errorf("the log says %x, want %04x and no temperature", v, want)
 		}
 	}
 	logged(0)

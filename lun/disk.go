@@ -384,6 +384,18 @@ func (d *Disk) DataLength(cdb []byte) (out, in uint64) {
 
 // Execute implements [Unit].
 func (d *Disk) Execute(c *Command) {
+	began := time.Since(d.born)
+	d.count.usage.begin(began)
+	c.counted = countedNot
+	d.execute(c)
+	ended := time.Since(d.born)
+	d.count.usage.end(ended)
+	if c.counted != countedNot {
+		d.count.spent(c, ended-began)
+	}
+}
+
+func (d *Disk) execute(c *Command) {
 	c.Status = Good
 	c.erasures = d.erasures.Load() // before state; see erase
 	n := d.nexusOf(c.Nexus)

@@ -44,11 +44,10 @@ func (d *Disk) exception() (code uint16, report byte) {
 	return ASCFailurePredictionFalse, v[exceptionMRIE]
 }
 
-// exceptionLog is the Informational Exceptions page (SPC-5 7.3.11), with the
-// temperature.
+// exceptionLog is the Informational Exceptions page (SPC-5 7.3.11).
 func (d *Disk) exceptionLog() []logParameter {
 	d.mu.Lock()
 	code, _ := d.exception()
 	d.mu.Unlock()
-	return []logParameter{binaryList(0, byte(code>>8), byte(code), temperature)}
+	return []logParameter{binaryList(0, byte(code>>8), byte(code), noTemperature)}
 }

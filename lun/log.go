@@ -19,6 +19,7 @@ type counters struct {
 	blocksVerified             atomic.Uint64
 	readErrors, writeErrors    atomic.Uint64
 	verifyErrors, loads, stops atomic.Uint64
+	usage                      usage
 }
 
 // groupCount is one more than the highest group that has a log page.
@@ -27,6 +28,7 @@ const groupCount = 32
 // traffic is a count of commands and of blocks.
 type traffic struct {
 	reads, writes, blocksRead, blocksWritten atomic.Uint64
+	readTime, writeTime                      atomic.Int64 // ns from a command's beginning to its end
 }
 
 // group returns the GROUP NUMBER of a READ or WRITE (SBC-4 4.22).
@@ -43,20 +45,22 @@ func group(cdb []byte) byte {
 }
 
 // read counts a READ of n blocks.
-func (c *counters) read(cdb []byte, n uint64) {
+func (c *counters) read(k *Command, n uint64) {
+	k.counted = countedRead
 	c.all.reads.Add(1)
 	c.all.blocksRead.Add(n)
-	if g := group(cdb); g != 0 && g < groupCount {
+	if g := group(k.CDB); g != 0 && g < groupCount {
 		c.groups[g].reads.Add(1)
 		c.groups[g].blocksRead.Add(n)
 	}
 }
 
 // wrote counts a WRITE of n blocks.
-func (c *counters) wrote(cdb []byte, n uint64) {
+func (c *counters) wrote(k *Command, n uint64) {
+	k.counted = countedWrite
 	c.all.writes.Add(1)
 	c.all.blocksWritten.Add(n)
-	if g := group(cdb); g != 0 && g < groupCount {
+	if g := group(k.CDB); g != 0 && g < groupCount {
 		c.groups[g].writes.Add(1)
 		c.groups[g].blocksWritten.Add(n)
 	}
@@ -67,16 +71,26 @@ func (t *traffic) reset() {
 	t.writes.Store(0)
 	t.blocksRead.Store(0)
 	t.blocksWritten.Store(0)
+	t.readTime.Store(0)
+	t.writeTime.Store(0)
 }
 
+// statisticsInterval is the unit of the times in the statistics pages.
+const statisticsInterval = 50 * time.Millisecond
+
+// intervals is a time in nanoseconds as the statistics pages have it.
+func intervals(ns int64) uint64 { return uint64(ns / int64(statisticsInterval)) }
+
 // parameter is the count as the statistics pages have it (SPC-5 7.3.9, 7.3.10).
-// The intervals of time that follow aren't kept.
+// Nothing is weighted: the two fields for that stay 0.
 func (t *traffic) parameter() []logParameter {
 	v := make([]byte, 64)
 	put64(v, t.reads.Load())
 	put64(v[8:], t.writes.Load())
 	put64(v[16:], t.blocksWritten.Load())
 	put64(v[24:], t.blocksRead.Load())
+	put64(v[32:], intervals(t.readTime.Load()))
+	put64(v[40:], intervals(t.writeTime.Load()))
 	return []logParameter{binaryList(1, v...)}
 }
 
@@ -84,6 +98,7 @@ func (t *traffic) parameter() []logParameter {
 // life.
 func (n *counters) reset() {
 	n.all.reset()
+	n.usage.idle.Store(0)
 	for i := range n.groups {
 		n.groups[i].reset()
 	}
@@ -133,16 +148,20 @@ var logPages = slices.Concat([]logPage{
 		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize())
 	}},
 	{page: 0x0c, make: (*Disk).poolLog, when: pooled},
-	{page: 0x0d, make: func(*Disk) []logParameter { // temperature, reference temperature, degrees Celsius
-		return []logParameter{binaryList(0, 0, temperature), binaryList(1, 0, 65)}
+	{page: 0x0d, make: func(*Disk) []logParameter { // temperature, reference temperature
+		return []logParameter{binaryList(0, 0, noTemperature), binaryList(1, 0, noTemperature)}
 	}},
 	{page: 0x0e, make: (*Disk).startStopLog},
 	{page: 0x10, make: (*Disk).selfTestLog},
 	{page: 0x15, make: (*Disk).backgroundScanLog},
 	{page: 0x18, port: (*nexus).portLog},
 	{page: 0x19, make: func(d *Disk) []logParameter {
-		// Idle time isn't counted; the interval that it would be in is 50 x 10^-3 s.
-		return append(d.count.all.parameter(), binaryList(2, make([]byte, 8)...), binaryList(3, 0, 0, 0, 3, 0, 0, 0, 50))
+		idle := make([]byte, 8)
+		put64(idle, intervals(d.count.usage.idle.Load()))
+		interval := make([]byte, 8) // INTEGER x 10^-EXPONENT s
+		put32(interval, 3)
+		put32(interval[4:], uint32(statisticsInterval/time.Millisecond))
+		return append(d.count.all.parameter(), binaryList(2, idle...), binaryList(3, interval...))
 	}},
 }, groupPages(), []logPage{
 	{page: 0x2f, make: (*Disk).exceptionLog},
@@ -156,8 +175,9 @@ func groupPages() (pages []logPage) {
 	return pages
 }
 
-// temperature is what a disk that has none reports, in degrees Celsius.
-const temperature = 30
+// noTemperature is in the place of degrees Celsius where there is no sensor
+// (SPC-5 7.3.24).
+const noTemperature = 0xff
 
 // errorCounters is an error counter page (SPC-5 7.3.8): nothing is ever
 // corrected here, so that all but the bytes processed and the uncorrected are 0.
@@ -176,8 +196,8 @@ func errorCounters(uncorrected, bytes uint64) []logParameter {
 	return list
 }
 
-// startStopLog is SPC-5 7.3.22: made in the first week of 2026, and counts of
-// cycles.
+// startStopLog is SPC-5 7.3.22: made in the first week of 2026, never accounted
+// for, and counts of cycles since the disk was made. No count is too high.
 func (d *Disk) startStopLog() []logParameter {
 	number := func(code uint16, v uint64) logParameter {
 		p := binaryList(code, 0, 0, 0, 0)
@@ -186,7 +206,7 @@ func (d *Disk) startStopLog() []logParameter {
 	}
 	return []logParameter{
 		{1, 1, []byte("202601")},
-		{2, 1, []byte("202601")},
+		{2, 1, []byte("      ")},
 		number(3, math.MaxUint32), // specified cycle count over the lifetime
 		number(4, d.count.stops.Load()),
 		number(5, math.MaxUint32),

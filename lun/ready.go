@@ -117,16 +117,20 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 	case eject:
 		state |= ejected
 	case start:
-		d.count.loads.Add(1)
 		if state&ejected != 0 {
 			return d.notReady(state)
+		}
+		if state&stopped != 0 {
+			d.count.loads.Add(1)
 		}
 		state &^= stopped
 		d.power.enter(activeCondition, false)
 	case d.opt.Removable:
 		// It stops only to be ejected.
 	default:
-		d.count.stops.Add(1)
+		if state&stopped == 0 {
+			d.count.stops.Add(1)
+		}
 		state |= stopped
 	}
 	d.state.Store(state)

@@ -155,7 +155,7 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 		s = d.readBlocks(c, lba, n)
 	}
 	if s.Key == NoSense {
-		d.count.read(c.CDB, n)
+		d.count.read(c, n)
 	}
 	return s
 }
@@ -222,7 +222,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 		return s
 	}
 	c.OutLen = n * p.size(d.blockSize())
-	d.count.wrote(c.CDB, n)
+	d.count.wrote(c, n)
 	if durable {
 		d.poolChanged()
 		return Sense{}
