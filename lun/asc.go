@@ -11,6 +11,7 @@ const (
 	ASCNotReadyTransition                = 0x040a
 	ASCNotReadyStandby                   = 0x040b
 	ASCNotReadyUnavailable               = 0x040c
+	ASCNotReadySpaceAllocation           = 0x0414 // in progress
 	ASCNotReadySanitizeInProgress        = 0x041b
 	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00

@@ -73,3 +73,46 @@ func TestThinThresholds(t *testing.T) {
 	roomy.do("4d 00 4c 00 00 0000 00ff 00", nil, 255).field(2, 5)
 	roomy.do("5a 08 1c 02 000000 00ff 00", nil, 255).field(3, 7)
 }
+
+// TestRoomComing has a pool run out of room for a while, and for good. A write that
+// failed for a while is done when the room has come.
+func TestRoomComing(t *testing.T) {
+	const mib = 2048 // blocks
+	room := mem.NewRoom(1 << 20)
+	s, err := room.New(16 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hostOf(t, s, lun.DiskOptions{Thin: true})
+	write := func(lba uint64) answer {
+		t.Helper()
+		return h.run(transfer(0x2a, lba, 8, 0), pattern(8*512, 1), 0)
+	}
+	h.run(transfer(0x2a, 0, mib, 0), pattern(1<<20, 2), 0).good()
+	write(mib).fails(lun.DataProtect, lun.ASCSpaceAllocationFailed)
+	room.Expect(true)
+	if a := write(mib).fails(lun.NotReady, lun.ASCNotReadySpaceAllocation); a.sense[15] != 0 {
+		t.Errorf("sense-key specific bytes in %x", a.sense)
+	}
+	h.do(testReady, nil, 0).good() // it is only that which needs room that waits
+	write(0).good()
+	h.run(transfer(0x28, mib, 1, 0), nil, 512).good()
+	h.run([]byte{0x41, 0, 0, 0, 0x08, 0, 0, 0, 8, 0}, pattern(512, 1), 0).fails(lun.NotReady, lun.ASCNotReadySpaceAllocation)
+	h.do("4d 00 4c 00 00 0000 00ff 00", nil, 255).is("0c000018 0001 03 08 00000000 01000000 0002 03 08 00000001 01000000")
+	if err := room.SetLimit(2 << 20); err != nil {
+		t.Fatal(err)
+	}
+	write(mib).good()
+	h.do("4d 00 4c 00 00 0000 00ff 00", nil, 255).is("0c000018 0001 03 08 00000000 01000000 0002 03 08 00000001 01000000")
+	room.Expect(false)
+	h.run(transfer(0x2a, 0, 2*mib, 0), pattern(2<<20, 3), 0).good()
+	write(2*mib).fails(lun.DataProtect, lun.ASCSpaceAllocationFailed)
+	for _, limit := range []int64{0, -1} {
+		if room.SetLimit(limit) == nil {
+			t.Errorf("SetLimit(%d) gave no error", limit)
+		}
+	}
+	if mem.NewRoom(0).SetLimit(1<<20) == nil {
+		t.Error("room without a limit got one")
+	}
+}

@@ -382,6 +382,8 @@ func (d *Disk) writeError(err error, at uint64) Sense {
 
 func writeSense(err error) Sense {
 	switch {
+	case errors.Is(err, store.ErrNoRoomYet): // SBC-4 4.7.3.6
+		return Sense{Key: NotReady, Code: ASCNotReadySpaceAllocation}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return Sense{Key: DataProtect, Code: ASCSpaceAllocationFailed}
 	case errors.Is(err, syscall.EROFS):

@@ -81,8 +81,8 @@ type Pool interface {
 	// Used returns how many bytes of room are taken.
 	Used() int64
 
-	// Limit returns the most that Used can be, 0 if there is no limit. It doesn't
-	// change.
+	// Limit returns the most that Used can be, 0 if there is no limit, which doesn't
+	// change. Any other may, and Used may be above it then.
 	Limit() int64
 }
 
@@ -108,6 +108,11 @@ var (
 
 	// ErrClosed is returned by the calls on a store that was closed.
 	ErrClosed = errors.New("store: closed")
+
+	// ErrNoRoomYet is returned for a write for which a [Pool] has no room, but is to
+	// have some: the same write may be done later. A pool that waits for nothing
+	// returns ENOSPC.
+	ErrNoRoomYet = errors.New("store: no room yet")
 
 	// ErrLocked is returned for a store that another process or another opener
 	// of this one uses.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"lunlab/lun/store"
 )
@@ -36,20 +35,6 @@ type Store struct {
 	root     atomic.Pointer[[]*atomic.Pointer[middle]]
 	resizing sync.Mutex
 }
-
-// Room is memory that stores share, as the thin disks of a pool do. It is safe
-// for concurrent use.
-type Room struct {
-	limit int64 // bytes of chunks, 0 for as many as there is memory
-	used  atomic.Int64
-}
-
-// NewRoom returns room for limit bytes (rounded up to 64 KiB chunks), 0 for as
-// many as there is memory.
-func NewRoom(limit int64) *Room { return &Room{limit: limit} }
-
-// Limit returns how many bytes there is room for, 0 if there is no limit.
-func (r *Room) Limit() int64 { return r.limit }
 
 type (
 	middle [fanout]atomic.Pointer[leaf]
@@ -121,21 +106,19 @@ func (s *Store) Size() int64 { return s.size.Load() }
 func (s *Store) Used() int64 { return s.room.used.Load() }
 
 // Limit returns the most bytes that Used may reach, 0 if there is no limit.
-func (s *Store) Limit() int64 { return s.room.limit }
+func (s *Store) Limit() int64 { return s.room.Limit() }
 
-// take takes room for a chunk, if there is any.
-func (s *Store) take() bool {
-	if used := s.room.used.Add(chunkSize); used > s.room.limit && s.room.limit > 0 {
-		s.room.used.Add(-chunkSize)
-		return false
+func (s *Store) take() error {
+	if err := s.room.take(); err != nil {
+		return err
 	}
 	s.used.Add(chunkSize)
-	return true
+	return nil
 }
 
 func (s *Store) give(n int64) {
 	s.used.Add(-n)
-	s.room.used.Add(-n)
+	s.room.give(n)
 }
 
 // Blocking implements [store.Waiter]: memory never waits.
@@ -362,8 +345,8 @@ func (s *Store) make(off int64) (*chunk, error) {
 		if c := slot.Load(); c != nil {
 			return c, nil
 		}
-		if !s.take() {
-			return nil, fmt.Errorf("mem: limit of %d bytes reached: %w", s.room.limit, syscall.ENOSPC)
+		if err := s.take(); err != nil {
+			return nil, err
 		}
 		c := &chunk{data: make([]byte, chunkSize)}
 		if slot.CompareAndSwap(nil, c) {
