@@ -76,8 +76,8 @@ written() {
 // scriptPackages has what Debian calls the packages of the scripts' programs.
 var scriptPackages = map[string]string{
 	"ip": "iproute2", "fio": "fio", "multipathd": "multipath-tools",
-	"dmesg": "util-linux", "readlink": "coreutils", "tr": "coreutils", "grep": "grep", "sg_start": "sg3-utils", "sg_inq": "sg3-utils",
-	"sg_vpd": "sg3-utils", "sg_readcap": "sg3-utils", "sg_opcodes": "sg3-utils", "sg_rtpg": "sg3-utils", "sg_get_lba_status": "sg3-utils",
+	"dmesg": "util-linux", "readlink": "coreutils", "tr": "coreutils", "dd": "coreutils", "head": "coreutils", "rm": "coreutils",
+	"grep": "grep", "cmp": "diffutils",
 	"iscsid": "open-iscsi", "iscsiadm": "open-iscsi", "iscsistart": "open-iscsi",
 }
 
@@ -89,7 +89,11 @@ func inGuest(t *testing.T, script string, cfg kernel.Config, programs ...string)
 		t.Skip("boots a kernel")
 	}
 	for _, p := range programs {
-		need.Program(t, p, scriptPackages[p])
+		pkg := scriptPackages[p]
+		if strings.HasPrefix(p, "sg_") {
+			pkg = "sg3-utils"
+		}
+		need.Program(t, p, pkg)
 	}
 	path := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(path, []byte(prelude+script), 0o600); err != nil {
@@ -101,7 +105,7 @@ func inGuest(t *testing.T, script string, cfg kernel.Config, programs ...string)
 	cfg.Init, cfg.Files = lunlab, files
 	cfg.Load = append(cfg.Load, "sd_mod", "iscsi_tcp", "crc32c_generic")
 	vm := kerneltest.Boot(t, kerneltest.Stock(t), cfg, append(programs, "sh", "mkdir", "cat", "sleep")...)
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	var out strings.Builder
 	code, err := vm.Run(ctx, []string{need.Program(t, "sh", "dash"), "/script"}, nil, &out, &out)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,12 +10,14 @@ import (
 )
 
 // kindsScript runs in a guest: LUNs of all kinds attach, one without its medium
-// too, and sg3_utils' commands show what one is.
+// too.
 const kindsScript = `
 cat > lab.yaml <<END
+iscsi: {listen: ["127.0.0.1:3260", {address: "127.0.0.1:3261", group: 2}]}
 targets:
   - name: kinds
-    alua: {explicit: true, groups: [{id: 5, portal_groups: [1], state: active-optimized}]}
+    iscsi: {access: [{initiator: "*:other", luns: [0]}, {initiator: "*"}]}
+    alua: {explicit: true, groups: [{id: 5, portal_groups: [1], state: active-optimized}, {id: 6, portal_groups: [2]}]}
     luns:
       - {lun: 0, thin: true, vendor: ACME, product: thinnest, revision: "7.5a", serial: serial-0001, naa: "5001405000000abc", physical_block_size: 4096, rotation_rate: 7200, store: {kind: mem, size: 512MiB}}
       - {lun: 1, thin: true, block_size: 4096, store: {kind: mem, size: 512MiB}}
@@ -29,6 +32,9 @@ targets:
       - {lun: 10, store: {kind: "null", size: 1TiB}}
       - {lun: 11, store: {kind: mem, size: 512}}
       - {lun: 12, write_cache: false, lbprz: false, thin: true, store: {kind: mem, size: 64MiB}}
+      - {lun: 13, thin: true, erase_time: 20s, store: {kind: mem, size: 16MiB}}
+      - {lun: 14, erase_time: 20s, store: {kind: mem, size: 16MiB}}
+      - {lun: 15, thin: true, soft_threshold: 180MiB, store: {kind: mem, size: 400MiB, limit: 200MiB}}
 END
 start
 dmesg -C
@@ -40,17 +46,29 @@ disk() {
   done
   return 1
 }
+# generic names the generic device of a disk.
+generic() {
+  for g in /sys/block/${1##*/}/device/scsi_generic/*; do echo /dev/${g##*/}; done
+}
+# step runs a command, and says what came of it.
+step() {
+  echo "== $1"
+  shift
+  r=0
+  "$@" 2>&1 || r=$?
+  echo "-> $r"
+}
 # attached waits until a LUN is a disk, and all is known of it.
 attached() {
   await "d=\$(disk $1)"
   await "[ -b $d ] && [ -s /sys/block/${d##*/}/size ]"
 }
-for lun in 0 1 2 3 4 5 6 7 8 9 10 11 12; do attached $lun; done
-await '[ $(dmesg | grep -c "Attached SCSI") -ge 13 ]'
+for lun in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do attached $lun; done
+await '[ $(dmesg | grep -c "Attached SCSI") -ge 16 ]'
 dmesg > log
 # A medium that isn't there. As the disk goes, the kernel flushes it in vain.
 d=$(disk 4)
-for g in /sys/block/${d##*/}/device/scsi_generic/*; do sg_start --eject /dev/${g##*/}; done # opening $d keeps the medium in
+sg_start --eject $(generic $d) # opening $d keeps the medium in
 h=$(readlink /sys/block/${d##*/}/device)
 echo 1 > /sys/block/${d##*/}/device/delete
 dmesg -C
@@ -62,39 +80,53 @@ echo "== log"
 cat log
 dmesg
 echo "== end of log"
-d=$(disk 0)
-echo "== thin"
-sg_inq $d
-sg_vpd -a $d
-sg_readcap --long $d
-sg_opcodes $d
-sg_rtpg --decode $d
-sg_get_lba_status --lba=0 $d
-echo "== end"
 `
 
 // complaint is what a kernel says of a disk that it isn't content with.
 var complaint = regexp.MustCompile(`(?i)unimplemented|illegal request|mode sense failed|asking for cache data failed|assuming|rejected|sense key|hostbyte|i/o error|cdb:|incomplete|failed|unsupported|invalid`)
 
 // TestLinuxKinds has a kernel attach LUNs of all kinds, and looks for what it
-// says against them; then sg3_utils show what was configured.
+// says against them; then sg3_utils use them.
 func TestLinuxKinds(t *testing.T) {
-	out := inGuest(t, kindsScript, kernel.Config{Load: []string{"sg", "scsi_dh_alua"}},
-		"iscsistart", "ip", "dmesg", "readlink", "grep", "tr", "sg_start", "sg_inq", "sg_vpd", "sg_readcap", "sg_opcodes", "sg_rtpg", "sg_get_lba_status")
-	wantLines(t, out,
-		` *Vendor identification: ACME *`, ` *Product identification: thinnest *`, ` *Product revision level: 7.5a *`,
-		` *Unit serial number: serial-0001`, ` *0x5001405000000abc`, `.*TPGS=3 .*`,
-		` *target port group id : 0x5 .*`, ` *target port group asymmetric access state : 0x00 \(active/optimized\)`,
-		`.*Get LBA status\(32\)`, `.*Persistent reserve in, read full status`,
-		`\[1\] LBA: 0x0+  blocks: +1048576  deallocated`)
-	_, log, found := strings.Cut(out, "== log\n")
-	log, _, _ = strings.Cut(log, "== end of log\n")
-	if !found || !strings.Contains(log, "Attached SCSI") {
-		t.Error("the kernel's log isn't there")
-	}
-	for line := range strings.Lines(log) {
-		if complaint.MatchString(line) {
-			t.Errorf("the kernel says: %s", line)
+	cfg := kernel.Config{Load: []string{"sg", "scsi_dh_alua"}}
+	out := inGuest(t, kindsScript+sg3Script, cfg, slices.Concat(sg3Programs,
+		[]string{"iscsistart", "ip", "dmesg", "readlink", "grep", "tr", "cmp", "dd", "head", "rm"})...)
+	t.Run("attach", func(t *testing.T) {
+		_, log, found := strings.Cut(out, "== log\n")
+		log, _, _ = strings.Cut(log, "== end of log\n")
+		if !found || !strings.Contains(log, "Attached SCSI") {
+			t.Error("the kernel's log isn't there")
 		}
+		for line := range strings.Lines(log) {
+			if complaint.MatchString(line) {
+				t.Errorf("the kernel says: %s", line)
+			}
+		}
+	})
+	t.Run("sg3_utils", func(t *testing.T) { wantSteps(t, out, sg3Steps) })
+}
+
+// A step is one that a script took, and the lines that it has to have printed.
+// Its status has to be 0 if none of them is another.
+type step struct {
+	name  string
+	lines []string
+}
+
+// wantSteps checks what a script's steps printed.
+func wantSteps(t *testing.T, out string, steps []step) {
+	t.Helper()
+	for _, s := range steps {
+		t.Run(s.name, func(t *testing.T) {
+			_, printed, found := strings.Cut(out, "\n== "+s.name+"\n")
+			printed, _, _ = strings.Cut(printed, "\n== ")
+			if !found {
+				t.Fatal("no such step in the output")
+			}
+			if !slices.ContainsFunc(s.lines, func(l string) bool { return strings.HasPrefix(l, "-> ") }) {
+				wantLines(t, printed, "-> 0")
+			}
+			wantLines(t, printed, s.lines...)
+		})
 	}
 }
