@@ -253,7 +253,13 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 		old.close("reinstated by a new login")
 	}
 	if x.tgt != nil && s.target(x.tgt.Name) != x.tgt {
-		x.close("its target has changed during the login") // see SetTargets
+		// See SetTargets. The connection isn't the session's any more, so that it
+		// can be told.
+		x.mu.Lock()
+		delete(x.conns, c.cid)
+		c.sess = nil
+		x.mu.Unlock()
+		x.close("its target has changed during the login")
 		return nil, pdu.ServiceUnavailable
 	}
 	return x, pdu.LoginSuccess
