@@ -155,11 +155,7 @@ func printStatus(w io.Writer, st iscsi.Status) error {
 		t.Flush()
 		for _, u := range tgt.LUNs {
 			if len(u.Opcodes) > 0 {
-				fmt.Fprintf(t, "  LUN %d by operation code:", u.Number)
-				for _, op := range slices.Sorted(maps.Keys(u.Opcodes)) {
-					fmt.Fprintf(t, " %02x:%d", op, u.Opcodes[op])
-				}
-				fmt.Fprintln(t)
+				fmt.Fprintf(t, "  LUN %d by operation code:%s; by status:%s\n", u.Number, counts(u.Opcodes), counts(u.Statuses))
 			}
 		}
 	}
@@ -174,12 +170,23 @@ func printStatus(w io.Writer, st iscsi.Status) error {
 		p := x.Params
 		fmt.Fprintf(t, "  InitialR2T=%s ImmediateData=%s FirstBurstLength=%d MaxBurstLength=%d MaxOutstandingR2T=%d MaxConnections=%d ErrorRecoveryLevel=%d\n",
 			yes(p.InitialR2T), yes(p.ImmediateData), p.FirstBurstLength, p.MaxBurstLength, p.MaxOutstandingR2T, p.MaxConnections, p.ErrorRecoveryLevel)
+		fmt.Fprintf(t, "  DataPDUInOrder=%s DataSequenceInOrder=%s DefaultTime2Wait=%d DefaultTime2Retain=%d iSCSIProtocolLevel=%d TaskReporting=%s\n",
+			yes(p.DataPDUInOrder), yes(p.DataSequenceInOrder), p.DefaultTime2Wait, p.DefaultTime2Retain, p.ISCSIProtocolLevel, p.TaskReporting)
 		for _, c := range x.Connections {
 			fmt.Fprintf(t, "  connection %d from %s to %s since %s: HeaderDigest=%s DataDigest=%s MaxRecvDataSegmentLength=%d, %s sent\n",
 				c.CID, c.From, c.To, c.Since.Format(time.TimeOnly), digest(c.HeaderDigest), digest(c.DataDigest), c.MaxRecvDataSegmentLength, lab.FormatSize(c.SentBytes))
 		}
 	}
 	return t.Flush()
+}
+
+// counts lists how often there was what, by code.
+func counts(m map[uint8]uint64) string {
+	var b strings.Builder
+	for _, code := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(&b, " %02x:%d", code, m[code])
+	}
+	return b.String()
 }
 
 func yes(b bool) string {
