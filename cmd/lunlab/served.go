@@ -137,6 +137,7 @@ func (s *served) greeting(lns []net.Listener) string {
 		}
 		if len(units) > 0 {
 			commandsFor(&b, portal, t.Name, units[0].Config.Number)
+			credentialsFor(&b, portal, t, s.lab.Config.ISCSI.DiscoveryCHAP)
 		}
 	}
 	b.WriteByte('\n')
