@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lunlab/lun"
+	"lunlab/target/shared"
 )
 
 // Stats counts what a device has done since it was created.
@@ -100,7 +101,7 @@ func (r *ring) loop() error {
 }
 
 func (r *ring) guardedPoll() (n int, err error) {
-	if fault := guardFault(func() { n, err = r.poll() }); fault != nil {
+	if fault := shared.GuardFault(func() { n, err = r.poll() }); fault != nil {
 		return 0, fault
 	}
 	return n, err

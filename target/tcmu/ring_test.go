@@ -396,8 +396,8 @@ func pageTakenAway(t *testing.T, u *testUnit) {
 	p.ring()
 	select {
 	case err := <-done:
-		if err == nil || !strings.Contains(err.Error(), "data area is gone") {
-			t.Errorf("error %v, want that the data area is gone", err)
+		if err == nil || !strings.Contains(err.Error(), "shared memory is gone") {
+			t.Errorf("error %v, want that the shared memory is gone", err)
 		}
 	case <-time.After(5 * time.Second):
 		t.Fatal("the ring is still served")

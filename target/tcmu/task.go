@@ -1,12 +1,8 @@
 package tcmu
 
 import (
-	"errors"
-	"fmt"
-	"runtime"
-	"runtime/debug"
-
 	"lunlab/lun"
+	"lunlab/target/shared"
 )
 
 // task is a command from the ring until its answer is in the ring. Tasks are
@@ -31,7 +27,7 @@ func newTask(r *ring) *task {
 }
 
 // execute runs the command in its logical unit. Like answer, it reads and writes
-// the data area, which the kernel may take away: see guardFault.
+// the data area, which the kernel may take away: see shared.GuardFault.
 //
 // A command that is executed by the ring's own goroutine has no cancel: nothing
 // can abort it meanwhile.
@@ -96,31 +92,10 @@ func (t *task) background() {
 	r := t.ring
 	defer r.workers.Done()
 	var a answer
-	if err := guardFault(func() { a = t.execute(t.cancel) }); err != nil {
+	if err := shared.GuardFault(func() { a = t.execute(t.cancel) }); err != nil {
 		r.fail(err)
 		return
 	}
 	r.complete(t, a)
 	r.kick()
-}
-
-// guardFault calls f and returns an error if it touched a page of the mapping
-// that the kernel has taken away, which it does when the ring is reset under
-// us. Other panics go on.
-func guardFault(f func()) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		p := recover()
-		if p == nil {
-			return
-		}
-		var fault interface{ Addr() uintptr }
-		if e, ok := p.(runtime.Error); ok && errors.As(e, &fault) {
-			err = fmt.Errorf("data area is gone: %w", e)
-			return
-		}
-		panic(p)
-	}()
-	f()
-	return nil
 }
