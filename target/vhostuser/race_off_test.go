@@ -1,0 +1,5 @@
+//go:build !race
+
+package vhostuser_test
+
+const raceEnabled = false
