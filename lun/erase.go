@@ -1,6 +1,7 @@
 package lun
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -8,6 +9,15 @@ import (
 // erasePiece is how much of the medium is erased between two looks at whether
 // the disk is closing, in bytes.
 const erasePiece = 16 << 20
+
+// eraseTimeout is the time-out in seconds that is recommended for what goes over the
+// whole medium: an hour beyond the time that it takes if the store writes no faster
+// than 32 MiB/s, and beyond [DiskOptions.EraseTime].
+func eraseTimeout(d *Disk) uint32 {
+	const slowest = 32 << 20
+	size := d.geometry().most * d.blockSize()
+	return uint32(min(3600+size/slowest+uint64(d.opt.EraseTime/time.Second), math.MaxUint32))
+}
 
 // job is a FORMAT UNIT or SANITIZE, which goes on by itself: no abort and no
 // reset ends it (SBC-4 4.11.2).

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lunlab/lun"
 )
@@ -174,6 +175,30 @@ func TestOpcodes(t *testing.T) {
 	h.do("a3 0c 02 9e 001f 000000ff 00 00", nil, 255).is("00010000")
 	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 2500ffffffff00000000")
 	h.do("a3 0c 04 00 0000 000000ff 00 00", nil, 255).field(2, 2)
+}
+
+// The time-outs that a disk recommends are longer for what goes over all of it, and
+// for what flushes.
+func TestTimeouts(t *testing.T) {
+	for _, c := range []struct {
+		size    int64
+		o       lun.DiskOptions
+		command string
+		want    uint64
+	}{
+		{1 << 20, lun.DiskOptions{}, "28 0000", 30},
+		{1 << 20, lun.DiskOptions{}, "35 0000", 300},
+		{1 << 20, lun.DiskOptions{}, "83 0001", 600},
+		{1 << 20, lun.DiskOptions{}, "04 0000", 3600},
+		{1 << 40, lun.DiskOptions{}, "04 0000", 3600 + 1<<15},
+		{1 << 40, lun.DiskOptions{EraseTime: 2 * time.Hour, Thin: true}, "48 0003", 3*3600 + 1<<15},
+	} {
+		h := newHost(t, c.size, c.o)
+		data := h.do("a3 0c 83"+c.command+"00000100 00 00", nil, 256).good().data
+		if got := number(data[len(data)-4:]); got != c.want {
+			t.Errorf("%s of %d bytes: %d seconds, want %d", c.command, c.size, got, c.want)
+		}
+	}
 }
 
 // What a disk says of task management, and whether it takes NACA, is its target's

@@ -9,8 +9,8 @@ import (
 var modeOps = []op{
 	{name: "MODE SENSE(6)", usage: "1a 08 ff ff ff 00", class: writes | standbyAccess, moves: allocates(4, 1), run: (*Disk).modeSense},
 	{name: "MODE SENSE(10)", usage: "5a 18 ff ff 000000 ffff 00", class: writes | standbyAccess, moves: allocates(7, 2), run: (*Disk).modeSense},
-	{name: "MODE SELECT(6)", usage: "15 11 0000 ff 00", class: writes | settled | standbyAccess, moves: takes(4, 1), run: remember((*Disk).modeSelect)},
-	{name: "MODE SELECT(10)", usage: "55 11 0000000000 ffff 00", class: writes | settled | standbyAccess, moves: takes(7, 2), run: remember((*Disk).modeSelect)},
+	{name: "MODE SELECT(6)", usage: "15 11 0000 ff 00", class: writes | settled | standbyAccess, moves: takes(4, 1), run: remember((*Disk).modeSelect), seconds: flushing},
+	{name: "MODE SELECT(10)", usage: "55 11 0000000000 ffff 00", class: writes | settled | standbyAccess, moves: takes(7, 2), run: remember((*Disk).modeSelect), seconds: flushing},
 }
 
 // modePage is a mode page without its header: what holds now, what MODE SELECT

@@ -1,5 +1,7 @@
 package lun
 
+import "cmp"
+
 var opcodeOps = []op{
 	{name: "REPORT SUPPORTED OPERATION CODES", usage: "a3 0c 87 ff ffff ffffffff 00 00", class: writes | standbyAccess, moves: allocates(6, 4), run: (*Disk).reportOpcodes},
 	{name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", usage: "a3 0d 80 000000 ffffffff 00 00", class: writes | standbyAccess, moves: allocates(6, 4), run: (*Disk).reportTMFs},
@@ -67,7 +69,7 @@ func (d *Disk) allOpcodes(timeouts bool) []byte {
 			put16(desc[6:], uint16(e.length()))
 			b = append(b, desc[:]...)
 			if timeouts {
-				b = e.appendTimeouts(b)
+				b = d.appendTimeouts(b, e)
 			}
 		}
 	}
@@ -86,16 +88,16 @@ func (d *Disk) oneOpcode(e *entry, timeouts bool) []byte {
 	}
 	if timeouts {
 		b[1] |= 0x80 // CTDP
-		b = e.appendTimeouts(b)
+		b = d.appendTimeouts(b, e)
 	}
 	return b
 }
 
 // appendTimeouts appends the command timeouts descriptor (SPC-5 6.35.4).
-func (e *entry) appendTimeouts(b []byte) []byte {
-	seconds := e.seconds
-	if seconds == 0 {
-		seconds = usual
+func (d *Disk) appendTimeouts(b []byte, e *entry) []byte {
+	seconds := cmp.Or(e.seconds, usual)
+	if e.lasts != nil {
+		seconds = e.lasts(d)
 	}
 	var t [12]byte
 	put16(t[:], uint16(len(t)-2))

@@ -1,7 +1,7 @@
 package lun
 
 var mediumOps = []op{
-	{name: "START STOP UNIT", usage: "1b 01 00 0f f7 00", class: settled, run: (*Disk).startStop},
+	{name: "START STOP UNIT", usage: "1b 01 00 0f f7 00", class: settled, run: (*Disk).startStop, seconds: flushing},
 	{name: "PREVENT ALLOW MEDIUM REMOVAL", usage: "1e 00 00 00 01 00", run: (*Disk).prevent, when: removable},
 	{name: "READ CAPACITY(10)", usage: "25 00 ffffffff 0000 00 00", class: medium, moves: readCapacity10Length, run: (*Disk).readCapacity10},
 	{name: "READ CAPACITY(16)", usage: "9e 10 ffffffffffffffff ffffffff 00 00", class: medium, moves: allocates(10, 4), run: (*Disk).readCapacity16},

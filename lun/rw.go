@@ -23,8 +23,8 @@ var blockOps = []op{
 	{name: "WRITE(32)", usage: "7f 00 00000000 3f 18 000b 18 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesOut, run: (*Disk).write, when: (*Disk).protectable},
 	{name: "PRE-FETCH(10)", usage: "34 02 ffffffff 3f ffff 00", class: reads | medium, run: (*Disk).prefetch},
 	{name: "PRE-FETCH(16)", usage: "90 02 ffffffffffffffff ffffffff 3f 00", class: reads | medium, run: (*Disk).prefetch},
-	{name: "SYNCHRONIZE CACHE(10)", usage: "35 06 ffffffff 3f ffff 00", class: writes | medium, run: (*Disk).synchronize},
-	{name: "SYNCHRONIZE CACHE(16)", usage: "91 06 ffffffffffffffff ffffffff 3f 00", class: writes | medium, run: (*Disk).synchronize},
+	{name: "SYNCHRONIZE CACHE(10)", usage: "35 06 ffffffff 3f ffff 00", class: writes | medium, run: (*Disk).synchronize, seconds: flushing},
+	{name: "SYNCHRONIZE CACHE(16)", usage: "91 06 ffffffffffffffff ffffffff 3f 00", class: writes | medium, run: (*Disk).synchronize, seconds: flushing},
 }
 
 // extent returns the LOGICAL BLOCK ADDRESS and the TRANSFER LENGTH, in the

@@ -30,8 +30,10 @@ type op struct {
 	// when says which disks have the command. nil is all.
 	when func(d *Disk) bool
 
-	// seconds is the recommended time-out, 0 for the usual one.
+	// seconds is the recommended time-out, 0 for the usual one. lasts, if not nil,
+	// says it instead where that differs from disk to disk.
 	seconds uint32
+	lasts   func(d *Disk) uint32
 }
 
 // class says how a command stands to the state of the unit.
@@ -72,8 +74,12 @@ const (
 	type2
 )
 
-// usual is the time-out that is recommended for most commands, in seconds.
-const usual = 30
+// Recommended time-outs in seconds: of most commands, and of those that may have to
+// make all durable that a disk has in its write cache.
+const (
+	usual    = 30
+	flushing = 300
+)
 
 // entry is an op as one disk has it.
 type entry struct {
