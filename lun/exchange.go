@@ -6,7 +6,7 @@ import "sync"
 // and ORWRITE.
 
 var exchangeOps = []op{
-	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium | protect, moves: movesCompare, run: (*Disk).compareAndWrite, when: notZoned},
+	{name: "COMPARE AND WRITE", usage: "89 1a ffffffffffffffff 000000 ff 3f 00", class: writes | medium | protect, moves: movesCompare, run: (*Disk).compareAndWrite},
 	{name: "ORWRITE(16)", usage: "8b 1a ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).orWrite, when: notZoned},
 	{name: "ORWRITE(32)", usage: "7f 00 07 0f 0000 3f 18 000e 18 00 ffffffffffffffff ffffffff ffffffff ffffffff", class: writes | medium | protect, moves: movesOut, run: (*Disk).orWriteGeneration, when: notZoned},
 }

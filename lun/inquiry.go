@@ -205,10 +205,8 @@ func (d *Disk) extendedInquiry() []byte {
 // blockLimits is SBC-4 6.6.4.
 func (d *Disk) blockLimits() []byte {
 	b := make([]byte, 60)
-	if notZoned(d) {
-		b[1] = maxCompare
-		put64(b[32:], maxSame)
-	}
+	b[1] = maxCompare
+	put64(b[32:], maxSame)
 	put16(b[2:], 1<<d.geometry().exponent)
 	put32(b[4:], d.geometry().maxTransfer)
 	put32(b[8:], min(d.geometry().maxTransfer, uint32(1<<20/d.blockSize())))

@@ -3,12 +3,12 @@ package lun
 import "lunlab/lun/store"
 
 var provisionOps = []op{
-	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, not(unmapsBy(ByWriteSame10)))},
-	{name: "WRITE SAME(10)", usage: "41 18 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, unmapsBy(ByWriteSame10))},
-	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, not(unmapsBy(ByWriteSame16)))},
-	{name: "WRITE SAME(16)", usage: "93 19 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, unmapsBy(ByWriteSame16))},
-	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 01 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, both((*Disk).protectable, not(unmapsBy(ByWriteSame16))))},
-	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 19 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesSame, run: (*Disk).writeSame, when: both(notZoned, both((*Disk).protectable, unmapsBy(ByWriteSame16)))},
+	{name: "WRITE SAME(10)", usage: "41 00 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: not(unmapsBy(ByWriteSame10))},
+	{name: "WRITE SAME(10)", usage: "41 18 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: unmapsBy(ByWriteSame10)},
+	{name: "WRITE SAME(16)", usage: "93 01 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: not(unmapsBy(ByWriteSame16))},
+	{name: "WRITE SAME(16)", usage: "93 19 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesSame, run: (*Disk).writeSame, when: unmapsBy(ByWriteSame16)},
+	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 01 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesSame, run: (*Disk).writeSame, when: both((*Disk).protectable, not(unmapsBy(ByWriteSame16)))},
+	{name: "WRITE SAME(32)", usage: "7f 00 00000000 3f 18 000d 19 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesSame, run: (*Disk).writeSame, when: both((*Disk).protectable, unmapsBy(ByWriteSame16))},
 	{name: "UNMAP", usage: "42 01 00000000 3f ffff 00", class: writes | medium, moves: takes(7, 2), run: (*Disk).unmap, when: unmapsBy(ByUnmap)},
 }
 
@@ -115,6 +115,8 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	case s.Key != NoSense:
 	case unmap && isZero(block):
 		s = d.unmapBlocks(lba, n, anchor)
+	case d.zones != nil:
+		s = d.writeZone(lba, n, func() Sense { return d.same(block, t, p, lba, n) })
 	default:
 		s = d.same(block, t, p, lba, n)
 	}

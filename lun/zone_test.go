@@ -70,7 +70,7 @@ func TestZonedIdentity(t *testing.T) {
 		t.Errorf("READ CAPACITY(16): %x", b)
 	}
 	h.do("12 01 8f 00ff 00", nil, 255).field(2, 7)
-	for _, code := range []byte{0x41, 0x42, 0x89, 0x8b, 0x93, 0x9c, 0x83, 0x3f, 0x07} {
+	for _, code := range []byte{0x42, 0x8b, 0x9c, 0x83, 0x3f, 0x07} {
 		h.run(cat([]byte{code}, make([]byte, 15)), nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidCommandOperationCode)
 	}
 	plain := newHost(t, 1<<20, lun.DiskOptions{})
@@ -118,6 +118,38 @@ func TestZoneWrites(t *testing.T) {
 	if a := h.run(transfer(0x88, 50, 64, 0), nil, 64*512).good(); !bytes.Equal(a.data, pattern(64*512, 50)) {
 		t.Error("the reset reached the conventional zones")
 	}
+}
+
+// WRITE SAME and COMPARE AND WRITE move write pointers as any write does.
+func TestZoneSame(t *testing.T) {
+	h, _ := newZoned(t)
+	block, zeros := pattern(512, 1), make([]byte, 512)
+	same := func(lba, n uint64) answer {
+		t.Helper()
+		return h.run(cat([]byte{0x93, 0}, be(8, lba), be(4, n), []byte{0, 0}), block, 0)
+	}
+	compare := func(lba uint64, old []byte) answer {
+		t.Helper()
+		return h.run(cat([]byte{0x89, 0}, be(8, lba), []byte{0, 0, 0, 1, 0, 0}), cat(old, block), 0)
+	}
+	same(60, 8).good()
+	same(120, 16).fails(lun.IllegalRequest, lun.ASCWriteBoundaryViolation)
+	same(130, 1).fails(lun.IllegalRequest, lun.ASCUnalignedWrite)
+	same(128, 8).good()
+	same(128, 8).fails(lun.IllegalRequest, lun.ASCUnalignedWrite)
+	h.do("93 01 0000000000000088 00000004 00 00", nil, 0).good() // NDOB
+	compare(140, block).fails(lun.Miscompare, lun.ASCMiscompareDuringVerify)
+	compare(140, zeros).good()
+	compare(128, block).fails(lun.IllegalRequest, lun.ASCUnalignedWrite)
+	if _, p := h.zones(128, 0x82); len(p) != 1 || p[0] != 141 {
+		t.Errorf("write pointers %d, want 141", p)
+	}
+	want := cat(bytes.Repeat(block, 8), make([]byte, 4*512), block)
+	if a := h.run(transfer(0x88, 128, 13, 0), nil, len(want)).good(); !bytes.Equal(a.data, want) {
+		t.Error("the zone doesn't hold what was written")
+	}
+	same(141, 51).good()
+	h.wantZones("00e11111")
 }
 
 func TestZoneActions(t *testing.T) {
