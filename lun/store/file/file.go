@@ -262,7 +262,7 @@ func (s *Store) Resize(size int64) error {
 		return s.wrap(err)
 	}
 	if now != size && s.device {
-		return fmt.Errorf("file: the device has %d bytes, not %d", now, size)
+		return fmt.Errorf("file: the device has %d bytes, not %d: %w", now, size, errors.ErrUnsupported)
 	}
 	if now != size {
 		if s.ro {
