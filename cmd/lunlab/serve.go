@@ -98,6 +98,9 @@ func (o *serveOptions) portals(cfg *lab.Config) []lab.Portal {
 func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err error) {
 	later, stopSignals := laterSignals(ctx)
 	defer stopSignals()
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
@@ -152,9 +155,6 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		srv.Close()
 		serving.Wait()
 	}()
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	for ctx.Err() == nil {
 		select {
 		case err := <-failed:
