@@ -57,7 +57,7 @@ type qemuIO struct {
 	cmd    *exec.Cmd
 	stdin  io.Writer
 	stdout *bufio.Reader
-	stderr strings.Builder
+	stderr output
 }
 
 const qemuIOPrompt = "qemu-io> "

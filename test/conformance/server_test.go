@@ -47,6 +47,7 @@ type server struct {
 	cmd     *exec.Cmd
 	portal  string // "127.0.0.1:port"
 	log     *strings.Builder
+	out     *output
 	drained chan struct{} // closed when it has closed its standard output
 }
 
@@ -60,7 +61,7 @@ func launch(t *testing.T, args ...string) *server {
 	}
 	s := &server{
 		cmd: exec.Command(path, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...),
-		log: &strings.Builder{}, drained: make(chan struct{}),
+		log: &strings.Builder{}, out: &output{}, drained: make(chan struct{}),
 	}
 	stdout, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -77,8 +78,26 @@ func launch(t *testing.T, args ...string) *server {
 			break
 		}
 	}
-	go func() { io.Copy(io.Discard, stdout); close(s.drained) }()
+	go func() { io.Copy(s.out, stdout); close(s.drained) }()
 	return s
+}
+
+// output is what a program that runs has said so far.
+type output struct {
+	mu   sync.Mutex
+	said strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.said.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.said.String()
 }
 
 // kill kills the server (SIGKILL), and waits until it is gone.
@@ -91,6 +110,12 @@ func (s *server) kill() {
 // serve runs `lunlab serve` on a free port until the test ends, sees that it
 // ends in order, and returns its portal, "127.0.0.1:port".
 func serve(t *testing.T, args ...string) (portal string) {
+	t.Helper()
+	return launchInOrder(t, args...).portal
+}
+
+// launchInOrder is serve for one that the test has to do more with.
+func launchInOrder(t *testing.T, args ...string) *server {
 	t.Helper()
 	s := launch(t, args...)
 	t.Cleanup(func() {
@@ -108,7 +133,7 @@ func serve(t *testing.T, args ...string) (portal string) {
 	if s.portal == "" {
 		t.Fatalf("lunlab serve didn't say where it listens")
 	}
-	return s.portal
+	return s
 }
 
 func url(portal string, lun int) string {
