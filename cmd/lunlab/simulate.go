@@ -49,7 +49,8 @@ seed, steps and version give the same output, byte for byte; --time doesn't.
 A host is a preset, or one of your own: --can-queue and the flags beside it
 start from the preset that --host names (tcm_loop if none).
 
-Exit status: 0 if nothing was broken, 1 if something was, 2 if it couldn't run.`,
+Exit status: 0 if nothing was broken, 1 if something was, 2 if it couldn't run, or
+if --time was over before all had run and nothing was broken till then.`,
 		Example: `  lunlab simulate
   lunlab simulate --rules v3 --host ahci
   lunlab simulate --rules 6.12,v4 --host tcm_loop --can-queue 8192 --cmd-per-lun 8192
@@ -149,7 +150,13 @@ func (s *simulation) chosen(cmd *cobra.Command) ([]queue.Rules, []sim.Host, erro
 func (s *simulation) run(cmd *cobra.Command) error {
 	out := cmd.OutOrStdout()
 	if s.list {
+		if s.json {
+			return encodeJSON(out, simulationList())
+		}
 		return listSimulation(out)
+	}
+	if s.time < 0 {
+		return fmt.Errorf("--time %v: want 0 or more", s.time)
 	}
 	rules, hosts, err := s.chosen(cmd)
 	if err != nil {
@@ -181,25 +188,35 @@ func (s *simulation) run(cmd *cobra.Command) error {
 	if err != nil && (s.time == 0 || !errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
-	broken := false
+	broken, missing := false, 0
 	for _, r := range reports {
 		broken = broken || len(r.Findings) > 0
+		if r.Runs == 0 {
+			missing++
+		}
 	}
 	if s.json {
-		e := json.NewEncoder(out)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		err = e.Encode(reports)
+		err = encodeJSON(out, reports)
 	} else {
 		err = printReports(out, rules, hosts, reports, detail)
 	}
 	if err != nil {
 		return err
 	}
-	if broken {
+	switch {
+	case broken:
 		return exitStatus(1)
+	case missing > 0:
+		return fmt.Errorf("%d of %d not run: --time %v was over", missing, len(reports), s.time)
 	}
 	return nil
+}
+
+func encodeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // meter shows how many are done, once a run takes two seconds.
@@ -257,14 +274,40 @@ func exploreAll(ctx context.Context, explorers []sim.Explorer, meter func(int)) 
 	return reports, errors.Join(errs...)
 }
 
-func listSimulation(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RULES")
+// named is a set of rules, or an invariant, in the list.
+type named struct {
+	Name    string   `json:"name"`
+	Aliases []string `json:"aliases,omitempty"`
+	Says    string   `json:"says"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+type simulationLists struct {
+	Rules      []named    `json:"rules"`
+	Hosts      []sim.Host `json:"hosts"`
+	Invariants []named    `json:"invariants"`
+}
+
+func simulationList() simulationLists {
+	l := simulationLists{Hosts: sim.Hosts()}
 	for _, r := range queue.All() {
-		fmt.Fprintf(t, "  %s\t%s\n", r.Name, r.Title)
+		l.Rules = append(l.Rules, named{Name: r.Name, Aliases: r.Aliases, Says: r.Title, Notes: r.Notes})
+	}
+	for _, i := range sim.Invariants() {
+		l.Invariants = append(l.Invariants, named{Name: i.Name, Says: i.Says})
+	}
+	return l
+}
+
+func listSimulation(w io.Writer) error {
+	list := simulationList()
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "RULES\talso")
+	for _, r := range list.Rules {
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", r.Name, strings.Join(r.Aliases, ","), r.Says)
 	}
 	fmt.Fprintln(t, "\nHOSTS\tqueues/can_queue/cmd_per_lun")
-	for _, h := range sim.Hosts() {
+	for _, h := range list.Hosts {
 		l := h.Limits
 		limits := fmt.Sprintf("%d/%d/%d", l.HWQueues, l.CanQueue, l.CmdPerLUN)
 		if l.HostTagset {
@@ -280,7 +323,7 @@ func listSimulation(w io.Writer) error {
 		fmt.Fprintf(t, "  %s\t%s\t%s\n", h.Name, limits, title)
 	}
 	fmt.Fprintln(t, "\nINVARIANTS")
-	for _, i := range sim.Invariants() {
+	for _, i := range list.Invariants {
 		fmt.Fprintf(t, "  %s\t%s\n", i.Name, i.Says)
 	}
 	return t.Flush()

@@ -16,7 +16,7 @@ type Invariant struct {
 	fatal bool
 }
 
-// MarshalText gives the name.
+// MarshalText gives the name: what an invariant is in JSON.
 func (i Invariant) MarshalText() ([]byte, error) { return []byte(i.Name), nil }
 
 var (

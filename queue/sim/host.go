@@ -25,6 +25,21 @@ const (
 	SASHost
 )
 
+var ataNames = []string{"none", "own-host", "sas-host"}
+
+// MarshalText gives a name: "none", "own-host" or "sas-host".
+func (a ATA) MarshalText() ([]byte, error) { return []byte(ataNames[a]), nil }
+
+// UnmarshalText takes what MarshalText gives.
+func (a *ATA) UnmarshalText(name []byte) error {
+	i := slices.Index(ataNames, string(name))
+	if i < 0 {
+		return fmt.Errorf("sim: ata %q: want one of %s", name, strings.Join(ataNames, ", "))
+	}
+	*a = ATA(i)
+	return nil
+}
+
 // Host is a SCSI host with its driver.
 type Host struct {
 	// Name is short and stable, for flags and reports.

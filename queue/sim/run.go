@@ -17,7 +17,7 @@ type Case struct {
 	// Seed is of the model's own chances: hints and answering times.
 	Seed     uint64   `json:"seed"`
 	Plan     Plan     `json:"plan"`
-	Schedule Schedule `json:"schedule"`
+	Schedule Schedule `json:"schedule,omitempty"`
 }
 
 // Bounds of a run's steps: of a case, and of one of an explorer's.
