@@ -97,6 +97,7 @@ func TestTooManyConnections(t *testing.T) {
 // TestDeaf sends reads and doesn't take the answers: the connection is dropped
 // after the time-out, and others don't notice.
 func TestDeaf(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.WriteTimeout = time.Second })
 	deaf := dial(t, l.addr)
 	deaf.nc.(*net.TCPConn).SetReadBuffer(4096)
@@ -121,7 +122,8 @@ func TestDeaf(t *testing.T) {
 
 // TestPing is asked for signs of life, and dropped when it gives none.
 func TestPing(t *testing.T) {
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.PingInterval = 300 * time.Millisecond })
+	t.Parallel()
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.PingInterval = 2 * time.Second })
 	r := dial(t, l.addr)
 	r.login()
 	for range 2 {

@@ -223,9 +223,10 @@ func TestLostIsBounded(t *testing.T) {
 
 // TestRecoveryExpires doesn't recover a lost connection in time.
 func TestRecoveryExpires(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, multi)
 	r := dial(t, l.addr)
-	r.login(append(erl2, "DefaultTime2Wait=0", "DefaultTime2Retain=1")...)
+	r.login(append(erl2, "DefaultTime2Wait=0", "DefaultTime2Retain=5")...)
 	r.lose(t, l, random(4096, 8))
 	if n := len(l.srv.Status().Sessions); n != 1 {
 		t.Errorf("%d sessions at first", n)
@@ -264,6 +265,7 @@ func (u slow) Execute(c *lun.Command) {
 // TestExpireSlowly gives up a lost connection whose command doesn't end. Another
 // that takes too long to log in is dropped all the same.
 func TestExpireSlowly(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, func(o *iscsi.Options, tgt *iscsi.Target) {
 		multi(o, tgt)
 		o.LoginTimeout = 2 * time.Second
