@@ -6,7 +6,7 @@ import "errors"
 // lose what its cache holds. Commands that run or come meanwhile fail with the unit
 // attention that every nexus gets, POWER ON OCCURRED; what they did may be there or
 // not. Mode pages are as they were saved, reservations are gone but for those with
-// APTPL, copies have ended, and the disk is started.
+// APTPL, copies have ended, no zone is open, and the disk is started.
 //
 // A disk that is being formatted or sanitized refuses.
 func (d *Disk) LosePower(lose func() error) error {
@@ -24,6 +24,9 @@ func (d *Disk) LosePower(lose func() error) error {
 		<-op.done
 	}
 	err := lose()
+	if zoned(d) {
+		err = errors.Join(err, d.recallZones())
+	}
 	d.rods.cancelAll() // what they stand for may be gone
 	d.mu.Lock()
 	d.state.Store(d.state.Load() &^ stopped)

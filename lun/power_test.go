@@ -1,6 +1,7 @@
 package lun_test
 
 import (
+	"bytes"
 	"errors"
 	"sync"
 	"testing"
@@ -74,6 +75,44 @@ func TestLosePowerMeanwhile(t *testing.T) {
 	}
 	close(stop)
 	writers.Wait()
+}
+
+// TestLosePowerOfZones has write pointers go back to what is durable, and zones
+// close.
+func TestLosePowerOfZones(t *testing.T) {
+	o := lun.DiskOptions{Zones: &lun.ZoneOptions{Size: 64, Conventional: 2, MaxOpen: 2}}
+	s := cache.New(mustMem(t, 8*64*512+1000), 0)
+	h := hostOf(t, s, o)
+	cut := func(h *host, lose func() error) {
+		t.Helper()
+		if err := h.disk.LosePower(lose); err != nil {
+			t.Fatal(err)
+		}
+		h.do(testReady, nil, 0).attention(lun.ASCPowerOnOrReset)
+	}
+	data := pattern(8*512, 1)
+	h.run(transfer(0x8a, 128, 8, 8), data, 0).good() // FUA
+	h.run(transfer(0x8a, 136, 8, 0), data, 0).good()
+	h.zone(zOpen, 192).good()
+	h.wantZones("00231111")
+	cut(h, func() error { return s.PowerCut(nil) })
+	h.wantZones("00411111")
+	if _, p := h.zones(128, 0); p[0] != 136 {
+		t.Errorf("the write pointer is at %d, want 136", p[0])
+	}
+	if a := h.run(transfer(0x88, 128, 8, 0), nil, len(data)).good(); !bytes.Equal(a.data, data) {
+		t.Error("what was durable isn't there")
+	}
+	h.run(transfer(0x8a, 136, 8, 0), data, 0).good()
+	h.zone(zOpen, 192).good() // none of the two that may be open was forgotten
+
+	// Memory loses nothing.
+	h = newHost(t, 8*64*512, o)
+	h.run(transfer(0x8a, 128, 8, 0), data, 0).good()
+	h.zone(zOpen, 192).good()
+	cut(h, func() error { return nil })
+	h.wantZones("00411111")
+	h.run(transfer(0x8a, 136, 8, 0), data, 0).good()
 }
 
 // unplugged is a cache that loses its power between a write and what follows it.

@@ -254,7 +254,7 @@ func (z *zones) closeImplicit() bool {
 	return false
 }
 
-// closeZone closes an open zone. mu is held.
+// closeZone closes a zone that isn't full. mu is held.
 func (z *zones) closeZone(x *zone) {
 	if x.written == 0 {
 		z.setCondition(x, zoneEmpty)

@@ -45,20 +45,31 @@ func (d *Disk) keepZone(x *zone, written uint64, full, nonSeq bool) Sense {
 	return Sense{}
 }
 
-// recallZones takes up what was kept. What was open is closed. The disk isn't in
-// use yet.
+// recallZones takes up what was kept, as when the power comes. What was open is
+// closed, also where nothing is kept because nothing gets lost.
 func (d *Disk) recallZones() error {
 	z := d.zones
-	if !z.kept {
-		return nil
+	for i := range z.list {
+		z.list[i].writing.Lock() // in ascending order, as all do
+		defer z.list[i].writing.Unlock()
 	}
 	b := make([]byte, zoneEntrySize*len(z.list))
-	if _, err := d.store.ReadAt(b, d.zoneEntry(0)); err != nil {
-		return fmt.Errorf("read the zones' write pointers: %w", err)
+	if z.kept {
+		if _, err := d.store.ReadAt(b, d.zoneEntry(0)); err != nil {
+			return fmt.Errorf("read the zones' write pointers: %w", err)
+		}
 	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
 	for i := range z.list {
 		x, e := &z.list[i], b[i*zoneEntrySize:]
-		if x.conventional {
+		switch {
+		case x.conventional:
+			continue
+		case !z.kept:
+			if x.isOpen() {
+				z.closeZone(x)
+			}
 			continue
 		}
 		flags := e[zoneEntryFlagsByte]
@@ -67,9 +78,9 @@ func (d *Disk) recallZones() error {
 		case x.written > z.size:
 			return fmt.Errorf("the write pointers that the store holds are damaged: %d blocks of %d are written in zone %d", x.written, z.size, i)
 		case flags&zoneEntryFull != 0 || x.written == z.size:
-			x.condition = zoneFull
-		case x.written > 0:
-			x.condition = zoneClosed
+			z.setCondition(x, zoneFull)
+		default:
+			z.closeZone(x)
 		}
 	}
 	return nil
