@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -105,6 +107,9 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 	}
 	later, stopSignals := laterSignals(ctx)
 	defer stopSignals()
+	hangups := make(chan os.Signal, 1) // which would leave everything attached to a process that is gone
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	soon, cancel := context.WithTimeoutCause(ctx, attachTime, fmt.Errorf("not attached within %v", attachTime))
 	defer cancel()
 
@@ -143,11 +148,15 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 	if err := printAttached(stdout, a.LUNs(), o.json); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-a.Failed():
-		return err
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-a.Failed():
+			return err
+		case <-hangups:
+			fmt.Fprintln(stderr, "lunlab: attach can't reload, and all stays attached; for another lab.yaml end it with Ctrl-C and start it again")
+		}
 	}
 }
 
