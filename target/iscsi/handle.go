@@ -91,6 +91,12 @@ func (c *conn) nopOut(p *pdu.NOPOut, data []byte) {
 
 // taskManagement performs a function and answers when it is complete: at once,
 // or when the commands that it ends have ended.
+//
+// Data that R2Ts have asked for isn't waited for, although RFC 7143 4.2.3.3 a wants
+// that where FastAbort wasn't negotiated: open-iscsi as it is installed
+// (node.session.iscsi.FastAbort = Yes) sends none after a function, and both sides
+// would wait for each other. What does come is ignored, so that an initiator that
+// goes by the letter isn't harmed.
 func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
 	if p.Function == pdu.TaskReassign && c.sess.params.ErrorRecoveryLevel > 1 {
 		c.sess.end(p.Immediate)
