@@ -15,7 +15,7 @@ import (
 // TASK SET FULL lowers the depth where there is a map, which holds it, and leaves
 // it alone without one.
 func TestTaskSetFullLowersTheDepth(t *testing.T) {
-	for _, name := range []string{"6.12", "6.19", "v3", "v3-scsi", "v4"} {
+	for _, name := range []string{"6.12", "v4"} {
 		c := sim.Case{Rules: rules(t, name), Host: host(t, "scsi_debug")}
 		for range 12 {
 			c.Plan = append(c.Plan, sim.Plan{
@@ -37,7 +37,7 @@ func TestTaskSetFullLowersTheDepth(t *testing.T) {
 			t.Errorf("%s: queue_depth %d with a map of %d, want less than 192 and the same", name, d.QueueDepth, d.MapDepth)
 		case !d.Mapped && d.QueueDepth != 192:
 			t.Errorf("%s: queue_depth %d without a map, want 192 still", name, d.QueueDepth)
-		case d.Mapped != (name == "6.12" || name == "6.19"):
+		case d.Mapped != (name == "6.12"):
 			t.Errorf("%s: mapped %v", name, d.Mapped)
 		}
 	}
