@@ -177,7 +177,7 @@ func TestRestart(t *testing.T) {
 	tg := targetOf(t, late)
 	path, _ := serve(t, vhostuser.Options{Target: tg})
 	f := dial(t, path, version1|protocol|eventIdx, true)
-	f.send(31, 0, append(make([]byte, 16), 3, 0, 16, 0))
+	f.send(31, 0, append(make([]byte, 16), 3, 0, 16, 0, 0, 0, 0, 0)) // padded, as QEMU's is
 	info, fd, err := f.reply()
 	if err != nil || fd < 0 {
 		t.Fatalf("no memory for what is in flight: %v", err)

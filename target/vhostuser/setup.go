@@ -208,7 +208,9 @@ func (s *session) getInflight(m *message) (reply []byte, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	return i.append(nil), fd, nil
+	// Front ends differ in whether the structure has padding at its end.
+	reply = i.append(nil)
+	return append(reply, make([]byte, len(m.payload)-len(reply))...), fd, nil
 }
 
 func (s *session) setInflight(m *message) error {
