@@ -52,12 +52,13 @@ type Portal struct {
 // Target is a set of LUNs that share limits: a SCSI host of tcm_loop, an iSCSI
 // target, a virtio-scsi device.
 type Target struct {
-	Name   string
-	Limits Limits
-	Loop   Loop
-	ISCSI  ISCSITarget
-	ALUA   *ALUA // of LUNs that have none of their own; nil: all ports are alike
-	LUNs   []*LUN
+	Name      string
+	Limits    Limits
+	Loop      Loop
+	ISCSI     ISCSITarget
+	VhostUser VhostUser
+	ALUA      *ALUA // of LUNs that have none of their own; nil: all ports are alike
+	LUNs      []*LUN
 }
 
 // Limits are a host's limits. 0 leaves the choice to the transport.

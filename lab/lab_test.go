@@ -43,6 +43,7 @@ targets:
     limits: {can_queue: 64, cmd_per_lun: 32, hw_queues: 2}
     loop: {wwn: naa.500140500000010A}
     iscsi: {name: "iqn.2026-01.example:a", alias: A, portal_groups: [1, 2]}
+    vhost_user: {socket: /run/a.sock}
     alua: {explicit: true, groups: [{id: 3, portal_groups: [1, 2], state: standby, preferred: true}]}
     luns:
       - lun: 3
@@ -90,9 +91,10 @@ targets:
 	want := []*lab.Target{
 		{
 			Name: "a", Limits: lab.Limits{CanQueue: 64, CmdPerLUN: 32, HWQueues: 2},
-			Loop:  lab.Loop{WWN: "naa.500140500000010a"},
-			ISCSI: lab.ISCSITarget{Name: "iqn.2026-01.example:a", Alias: "A", PortalGroups: []uint16{1, 2}},
-			ALUA:  &lab.ALUA{Explicit: true, Groups: []lun.PortGroup{{ID: 3, Ports: []uint16{1, 2}, State: lun.Standby, Preferred: true}}},
+			Loop:      lab.Loop{WWN: "naa.500140500000010a"},
+			ISCSI:     lab.ISCSITarget{Name: "iqn.2026-01.example:a", Alias: "A", PortalGroups: []uint16{1, 2}},
+			VhostUser: lab.VhostUser{Socket: "/run/a.sock"},
+			ALUA:      &lab.ALUA{Explicit: true, Groups: []lun.PortGroup{{ID: 3, Ports: []uint16{1, 2}, State: lun.Standby, Preferred: true}}},
 			LUNs: []*lab.LUN{{
 				Number: 3, Store: lab.Store{Kind: lab.Memory, Size: 64 << 30, Limit: 1 << 20},
 				BlockSize: 4096, PhysicalExponent: 2, LowestAligned: 1, Vendor: "V", Product: "P", Revision: "1.0",
@@ -132,7 +134,7 @@ func TestMistakes(t *testing.T) {
 		{"target: []", `1:1: unknown key "target" in the file; did you mean "targets"?` + "\n" + `1:1: the file has no "targets"`},
 		{"targets: []", `1:10: targets is a list; want a list with one or more items, each after a dash`},
 		{"targets: 5", `1:10: targets is "5"; want a list with one or more items, each after a dash`},
-		{"targets: [a]", `1:11: a target is "a"; want a mapping with the keys name, limits, loop, iscsi, alua, luns`},
+		{"targets: [a]", `1:11: a target is "a"; want a mapping with the keys name, limits, loop, iscsi, vhost_user, alua, luns`},
 		{"targets:\n- name: a\n", `2:3: a target has no "luns"`},
 		{"targets:\n- name: a b\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `2:9: name is "a b"; want 1 to 32 letters, digits, '.', '_' or '-'`},
 		{"a: b: c", `1:4: not YAML: mapping value is not allowed in this context`},
@@ -182,6 +184,8 @@ func TestMistakes(t *testing.T) {
 		{store("{kind: file, path: lab.yaml}\n    count: 2"), `5:12: 2 LUNs can't lie in one file; write them out one by one`},
 		{"targets:\n- name: a\n  loop: {wwn: naa.5}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:15: wwn is naa.5; want naa. and 16 hexadecimal digits, such as naa.5001405000000101`},
 		{"targets:\n- name: a\n  limits: {can_queue: 0}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:23: can_queue is 0; want a number from 1 to 10240`},
+		{"targets:\n- name: a\n  limits: {can_queue: 48, hw_queues: 300}\n  vhost_user: {socket: s}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}",
+			"2:3: can_queue is 48; with vhost_user it is a virtqueue's size: want a power of two from 4 to 1024\n2:3: hw_queues is 300; with vhost_user want 256 at the most"},
 		{"targets:\n- name: a\n  iscsi: {name: disk}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `3:17: name is disk; want an iSCSI name in lower case, such as iqn.2026-01.example.lunlab:disks`},
 		{"iscsi: {isns: {server: 'a b'}}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:24: server is "a b"; want HOST or HOST:PORT of an iSNS server, such as 192.0.2.9`},
 		{"iscsi: {listen: [localhost]}\ntargets:\n- name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}", `1:18: listen is localhost; want ADDRESS:PORT such as 127.0.0.1:3260 or [::1]:3260`},
@@ -248,7 +252,7 @@ func TestExample(t *testing.T) {
 	var keys [][]string
 	for _, yaml := range []string{
 		"k: 1\niscsi: {k: 1, isns: {k: 1}, listen: [{k: 1}]}\npools: [{k: 1}]\n",
-		"targets:\n- k: 1\n  limits: {k: 1}\n  loop: {k: 1}\n  iscsi: {k: 1, access: [{k: 1, chap: {k: 1}}], redirect: {k: 1}}\n",
+		"targets:\n- k: 1\n  limits: {k: 1}\n  loop: {k: 1}\n  vhost_user: {k: 1}\n  iscsi: {k: 1, access: [{k: 1, chap: {k: 1}}], redirect: {k: 1}}\n",
 		"targets:\n- luns: [{k: 1, store: {k: 1, tls: {k: 1}}, zones: {k: 1}, alua: {k: 1, groups: [{k: 1}]}}]\n",
 	} {
 		_, err := lab.Load(write(t, yaml))

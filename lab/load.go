@@ -193,11 +193,13 @@ func (l *loader) target(n ast.Node) {
 				field{"redirect", false, func(n ast.Node) { l.redirect(n, t) }},
 			)
 		}},
+		field{"vhost_user", false, func(n ast.Node) { l.vhostUser(n, t) }},
 		field{"alua", false, func(n ast.Node) { t.ALUA = l.alua(n) }},
 		field{"luns", true, func(n ast.Node) {
 			l.list(n, "luns", func(n ast.Node) { l.lun(n, t, numbers) })
 		}},
 	)
+	l.fitsVhostUser(t, at(n))
 	l.config.Targets = append(l.config.Targets, t)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"lunlab/target"
 	"lunlab/target/iscsi"
+	"lunlab/target/vhostuser"
 )
 
 // reload has the server serve what a configuration says by now, or on a
@@ -42,11 +43,13 @@ func (s *served) reload(srv *iscsi.Server, path string) (string, error) {
 	var errs []error
 	for _, u := range ch.Removed {
 		devices[u.Target.Name].Remove(uint16(u.Config.Number))
+		s.machines.announce(u, vhostuser.Removed)
 		errs = append(errs, u.Close())
 	}
 	errs = append(errs, ch.Commit())
 	for _, u := range ch.Added {
 		errs = append(errs, s.add(u))
+		s.machines.announce(u, vhostuser.Added)
 	}
 	for _, u := range ch.Kept {
 		for _, lu := range devices[u.Target.Name].Units() {

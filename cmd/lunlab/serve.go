@@ -48,6 +48,10 @@ Limits in lab.yaml mean here: can_queue, the commands that a session may have in
 flight; cmd_per_lun, those that a LUN takes before it answers TASK SET FULL;
 hw_queues, the connections that a session may have, 16 at the most.
 
+A target that has vhost_user in lab.yaml is served to a virtual machine too, as a
+virtio-scsi device: can_queue is its virtqueue size, hw_queues its request queues.
+Its socket and its limits stay as they were at the start.
+
 SIGHUP reads lab.yaml again: LUNs and targets come and go, capacities grow, limits,
 access lists and settings change, each with the unit attention that tells of it.
 Where something can't change in use, all stays as it was, and is said why.
@@ -144,7 +148,14 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer deregister()
-	fmt.Fprint(stdout, served.greeting(lns))
+	if err := served.serveMachines(cfg, log); err != nil {
+		for _, ln := range lns {
+			ln.Close()
+		}
+		return err
+	}
+	defer served.machines.close()
+	fmt.Fprint(stdout, served.greeting(lns)+served.machines.greeting())
 
 	failed := make(chan error, len(lns))
 	var serving sync.WaitGroup

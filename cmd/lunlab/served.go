@@ -45,6 +45,8 @@ type served struct {
 	lab     *lab.Lab
 	devices map[string]*target.Target // by the target's name in the configuration
 	targets []*iscsi.Target
+
+	machines machines
 }
 
 // openServed opens what a configuration names.
