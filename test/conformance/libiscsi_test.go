@@ -74,11 +74,13 @@ func TestLibiscsiSuite(t *testing.T) {
 	}
 	expected := readExpectations(t, expectations)
 	passed, failed := map[string]*atomic.Int32{}, map[string]*atomic.Int32{}
+	for _, name := range tests {
+		passed[name], failed[name] = new(atomic.Int32), new(atomic.Int32)
+	}
 	slots := make(chan struct{}, suiteParallel)
 	// Not t.Parallel, which counts tests that sleep too.
 	var all sync.WaitGroup
 	for _, name := range tests {
-		passed[name], failed[name] = new(atomic.Int32), new(atomic.Int32)
 		for _, kind := range lunKinds {
 			if strings.HasPrefix(name, "iSCSI") && kind.name != lunKinds[0].name {
 				continue
