@@ -76,8 +76,9 @@ written() {
 // scriptPackages has what Debian calls the packages of the scripts' programs.
 var scriptPackages = map[string]string{
 	"ip": "iproute2", "fio": "fio", "multipathd": "multipath-tools",
-	"dmesg": "util-linux", "readlink": "coreutils", "tr": "coreutils", "dd": "coreutils", "head": "coreutils", "rm": "coreutils",
-	"grep": "grep", "cmp": "diffutils",
+	"dmesg": "util-linux", "fstrim": "util-linux", "blkdiscard": "util-linux", "blkzone": "util-linux", "mount": "mount", "umount": "mount",
+	"readlink": "coreutils", "tr": "coreutils", "dd": "coreutils", "head": "coreutils", "cp": "coreutils", "rm": "coreutils", "sync": "coreutils",
+	"grep": "grep", "cmp": "diffutils", "mkfs.ext4": "e2fsprogs", "mkfs.xfs": "xfsprogs",
 	"iscsid": "open-iscsi", "iscsiadm": "open-iscsi", "iscsistart": "open-iscsi",
 }
 

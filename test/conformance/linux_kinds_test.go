@@ -86,11 +86,11 @@ echo "== end of log"
 var complaint = regexp.MustCompile(`(?i)unimplemented|illegal request|mode sense failed|asking for cache data failed|assuming|rejected|sense key|hostbyte|i/o error|cdb:|incomplete|failed|unsupported|invalid`)
 
 // TestLinuxKinds has a kernel attach LUNs of all kinds, and looks for what it
-// says against them; then sg3_utils use them.
+// says against them; then sg3_utils, file systems and util-linux use them.
 func TestLinuxKinds(t *testing.T) {
-	cfg := kernel.Config{Load: []string{"sg", "scsi_dh_alua"}}
-	out := inGuest(t, kindsScript+sg3Script, cfg, slices.Concat(sg3Programs,
-		[]string{"iscsistart", "ip", "dmesg", "readlink", "grep", "tr", "cmp", "dd", "head", "rm"})...)
+	cfg := kernel.Config{Load: []string{"sg", "scsi_dh_alua", "ext4", "xfs"}}
+	out := inGuest(t, kindsScript+sg3Script+fsScript, cfg, slices.Concat(sg3Programs, fsPrograms,
+		[]string{"iscsistart", "ip", "dmesg", "readlink", "grep", "tr", "cmp", "dd", "head"})...)
 	t.Run("attach", func(t *testing.T) {
 		_, log, found := strings.Cut(out, "== log\n")
 		log, _, _ = strings.Cut(log, "== end of log\n")
@@ -104,6 +104,7 @@ func TestLinuxKinds(t *testing.T) {
 		}
 	})
 	t.Run("sg3_utils", func(t *testing.T) { wantSteps(t, out, sg3Steps) })
+	t.Run("file systems", func(t *testing.T) { wantSteps(t, out, fsSteps) })
 }
 
 // A step is one that a script took, and the lines that it has to have printed.
@@ -111,6 +112,14 @@ func TestLinuxKinds(t *testing.T) {
 type step struct {
 	name  string
 	lines []string
+}
+
+// steps are steps that just have to have gone well.
+func steps(names ...string) (all []step) {
+	for _, n := range names {
+		all = append(all, step{name: n})
+	}
+	return all
 }
 
 // wantSteps checks what a script's steps printed.
