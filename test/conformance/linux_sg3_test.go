@@ -251,7 +251,7 @@ var sg3Steps = []step{
 	{"logs-reset", nil},
 	{"logs", []string{` *number of write commands = 2`, ` *number of logical blocks received = 16`, `Write error counter page .*`,
 		`Read error counter page .*`, `Verify error counter page .*`, `Start-stop cycle counter page .*`, `Self-test results page .*`,
-		`Background scan results page .*`, ` *IE asc = 0x0, ascq = 0x0`, ` *Total bytes processed = 8192`, ` *Current temperature = 30 C`}},
+		`Background scan results page .*`, ` *IE asc = 0x0, ascq = 0x0`, ` *Total bytes processed = 8192`, `Temperature page .*`}},
 
 	{"unmapped", []string{`\[1\] LBA: 0x0+  blocks: +1048576  deallocated`}},
 	{"mapped", []string{`\[1\] LBA: 0x0+  blocks: +2048  deallocated`, `\[2\] LBA: 0x0+800  blocks: +8  mapped.*`, `\[3\] LBA: 0x0+808  blocks: +1046520  deallocated`}},
