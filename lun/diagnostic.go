@@ -6,7 +6,7 @@ import (
 )
 
 var diagnosticOps = []op{
-	{name: "SEND DIAGNOSTIC", usage: "1d f4 00 0000 00", class: writes | medium, run: (*Disk).sendDiagnostic, seconds: 60},
+	{name: "SEND DIAGNOSTIC", usage: "1d f4 00 ffff 00", class: writes | medium, moves: takes(3, 2), run: (*Disk).sendDiagnostic, seconds: 60},
 	{name: "RECEIVE DIAGNOSTIC RESULTS", usage: "1c 01 ff ffff 00", class: writes | standbyAccess, moves: allocates(3, 2), run: (*Disk).receiveDiagnostic},
 	{name: "READ BUFFER(10)", usage: "3c 1f ff ffffff ffffff 00", class: writes | standbyAccess, moves: allocates(6, 3), run: (*Disk).readBuffer},
 	{name: "WRITE BUFFER", usage: "3b 1f ff ffffff ffffff 00", class: writes | standbyAccess, moves: takes(6, 3), run: (*Disk).writeBuffer},
@@ -29,14 +29,19 @@ const maxSelfTests = 20
 // the medium and is done when its status comes, those for the background too.
 func (d *Disk) sendDiagnostic(_ *nexus, c *Command) Sense {
 	code := c.CDB[1] >> 5
+	length := int(be16(c.CDB[3:]))
 	switch selfTest := c.CDB[1]&4 != 0; {
+	case length > 0 && (selfTest || code != 0): // a self-test takes no page
+		return InvalidField(3, 7)
+	case length > 0 && c.CDB[1]&0x10 == 0: // PF: of no format that is known
+		return InvalidField(1, 4)
 	case selfTest && code != 0:
 		return InvalidField(1, 7)
 	case selfTest:
 		// The default self-test: no result is kept of it.
 		return d.testEnds()
 	case code == 0:
-		return Sense{}
+		return diagnosticPage(c, length)
 	case code == 3, code == 7:
 		return InvalidField(1, 7)
 	case code == 4: // abort a background test: none is ever running
@@ -53,6 +58,24 @@ func (d *Disk) sendDiagnostic(_ *nexus, c *Command) Sense {
 	d.mu.Unlock()
 	if foreground := code >= 5; foreground && s.Key != NoSense {
 		return Sense{Key: HardwareError, Code: ASCSelfTestFailed}
+	}
+	return Sense{}
+}
+
+// diagnosticPage takes the page that asks for the list of pages, which RECEIVE
+// DIAGNOSTIC RESULTS returns (SPC-5 7.2.10).
+func diagnosticPage(c *Command, length int) Sense {
+	c.OutLen = uint64(length)
+	switch page := c.Gather(uint64(length)); {
+	case length == 0:
+	case length < 4 || len(page) < length:
+		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	case page[0] != 0:
+		return InvalidParameter(0, 7)
+	case page[2] != 0 || page[3] != 0:
+		return InvalidParameter(2, 7)
+	case length > 4:
+		return Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	}
 	return Sense{}
 }

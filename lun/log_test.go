@@ -105,7 +105,15 @@ func TestSelfTest(t *testing.T) {
 	}
 	h.do("1d 24 00 0000 00", nil, 0).field(1, 7)
 	h.do("1d 80 00 0000 00", nil, 0).field(1, 7)
-	h.do("1d 00 00 0001 00", make([]byte, 1), 0).field(4, 0)
+	// A page that asks for the list of pages.
+	h.do("1d 10 00 0004 00", make([]byte, 4), 0).good()
+	h.do("1d 10 00 0001 00", make([]byte, 1), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.do("1d 10 00 0005 00", make([]byte, 5), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.do("1d 10 00 0004 00", make([]byte, 3), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
+	h.do("1d 10 00 0004 00", []byte{0x40, 0, 0, 0}, 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInParameterList)
+	h.do("1d 10 00 0004 00", []byte{0, 0, 0, 1}, 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInParameterList)
+	h.do("1d 00 00 0004 00", make([]byte, 4), 0).field(1, 4)
+	h.do("1d 34 00 0004 00", make([]byte, 4), 0).field(3, 7)
 	h.do("1c 01 00 00ff 00", nil, 255).is("00000001 00")
 	h.do("1c 01 01 00ff 00", nil, 255).field(2, 7)
 }
