@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -68,6 +69,9 @@ func guestInit() error {
 	// that shares a core is not a locked-up one.
 	os.WriteFile("/proc/sys/kernel/hung_task_timeout_secs", []byte("20"), 0)
 	os.WriteFile("/proc/sys/kernel/watchdog_thresh", []byte("60"), 0)
+	if err := takeCPUs(); err != nil {
+		fmt.Fprintln(os.Stderr, "lunlab init:", err)
+	}
 	g := Guest{Modules: map[string]string{}}
 	idx, err := readIndex()
 	if err != nil {
@@ -92,6 +96,22 @@ func guestInit() error {
 		fmt.Sscan(string(b), &g.Uptime)
 	}
 	return serve(port, g)
+}
+
+// takeCPUs takes the CPUs in that the guest was booted without, if it is to.
+func takeCPUs() error {
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil || !slices.Contains(strings.Fields(string(line)), allCPUs) {
+		return err
+	}
+	var errs []error
+	cpus, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/online")
+	for _, c := range cpus {
+		if b, err := os.ReadFile(c); err == nil && strings.TrimSpace(string(b)) == "0" {
+			errs = append(errs, os.WriteFile(c, []byte("1"), 0))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func mountAll(ms []struct{ fs, dir string }) error {

@@ -146,8 +146,20 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 	try := func(accel string, timeout time.Duration) (*VM, error) {
 		return start(ctx, cfg, dir, initrd, accel, timeout)
 	}
-	if cfg.Accel != "auto" {
-		return try(cfg.Accel, cfg.BootTimeout)
+	emulated := func() (vm *VM, err error) {
+		for range 3 {
+			if vm, err = try("tcg", cfg.BootTimeout); !EmulatorFault(err) {
+				break
+			}
+			cfg.Logf("booting again: QEMU's emulation ran code that another CPU was patching (mended in QEMU 8.1)")
+		}
+		return vm, err
+	}
+	switch cfg.Accel {
+	case "kvm":
+		return try("kvm", cfg.BootTimeout)
+	case "tcg":
+		return emulated()
 	}
 	if f, err := os.OpenFile(kvmDevice, os.O_RDWR, 0); err != nil {
 		cfg.Logf("using TCG, QEMU's emulation, which is about ten times slower than KVM: %v", err)
@@ -161,7 +173,7 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 		what, _, _ := strings.Cut(err.Error(), "\n")
 		cfg.Logf("using TCG: %s is there, but no guest starts under it: %s", kvmDevice, what)
 	}
-	return try("tcg", cfg.BootTimeout)
+	return emulated()
 }
 
 func (cfg *Config) defaults() error {
@@ -227,6 +239,19 @@ func (cfg *Config) writeInitramfs(file string) error {
 	return errors.Join(err, f.Close())
 }
 
+// allCPUs on the kernel's command line has init take all CPUs in. An emulated
+// guest boots with one: QEMU before 8.1 may translate code that another CPU is
+// just patching, which a kernel does most of while it boots, and then the guest
+// dies of an int3 that nobody knows of, or hangs.
+const allCPUs = "lunlab.cpus=all"
+
+// EmulatorFault says that a guest was lost to QEMU's emulation, as with allCPUs,
+// and not to its kernel.
+func EmulatorFault(err error) bool {
+	var lost *GuestError
+	return errors.As(err, &lost) && slices.ContainsFunc(lost.Complaints, func(c Complaint) bool { return strings.Contains(c.Line, "Oops: int3") })
+}
+
 // qemuArgs is the machine: no firmware devices but what we talk through.
 func (cfg *Config) qemuArgs(initrd, socket, accel string) []string {
 	cpu, acc := "max", "tcg,thread=multi"
@@ -234,7 +259,11 @@ func (cfg *Config) qemuArgs(initrd, socket, accel string) []string {
 		cpu, acc = "host", "kvm"
 	}
 	// The time-outs of the kernel's own watchdogs assume a CPU of one's own.
-	append := "console=ttyS0 loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=120 " + cfg.Append
+	append := "console=ttyS0 loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=120 "
+	if accel == "tcg" && !strings.Contains(cfg.Append, "maxcpus=") {
+		append += "maxcpus=1 " + allCPUs + " "
+	}
+	append += cfg.Append
 	args := []string{
 		"-accel", acc, "-cpu", cpu, "-machine", "q35", "-smp", fmt.Sprint(cfg.SMP), "-m", fmt.Sprint(cfg.Memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",

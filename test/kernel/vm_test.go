@@ -51,8 +51,11 @@ func TestRun(t *testing.T) {
 	img := kerneltest.Stock(t)
 	vm := kerneltest.Boot(t, img, kernel.Config{
 		Files: map[string]string{"/crash": crash}, Load: []string{"sd_mod"}, Carry: []string{"scsi_debug"}, Silence: 30 * time.Second,
-	}, "ls", "cp", "sleep")
+	}, "ls", "cp", "cat", "sleep")
 
+	if out := kerneltest.Run(t, vm, "cat", "/sys/devices/system/cpu/online"); out != "0-1\n" {
+		t.Errorf("CPUs online: %q", out)
+	}
 	if out := kerneltest.Run(t, vm, "ls", "/init"); out != "/init\n" {
 		t.Errorf("ls /init printed %q", out)
 	}

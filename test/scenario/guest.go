@@ -69,6 +69,7 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 		cfg.Silence = max(cfg.Silence, s.Timeout+30*time.Second) // it would have said that it is stuck
 	}
 	var outside []kernel.Complaint
+	again := ""
 	for len(ss) > 0 {
 		g := &guestRun{emit: emit, said: map[string]bool{}}
 		err := g.boot(ctx, cfg, ss)
@@ -87,6 +88,8 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 			// The scenario that is stuck has its result.
 		case len(ss) == 0:
 			return outside, err
+		case g.accel == "tcg" && kernel.EmulatorFault(err) && again != ss[0].Name:
+			again = ss[0].Name // the next guest tries it once more
 		default:
 			r := g.lost(ss[0], err)
 			emit(Event{Result: &r})
