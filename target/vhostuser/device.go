@@ -44,6 +44,10 @@ type Options struct {
 	// default 128. The target's own limit is what holds.
 	CmdPerLUN int
 
+	// InBand offers notifications as messages to the front end: User-Mode Linux in
+	// time that isn't real has to know that a kick was seen to and a call has come.
+	InBand bool
+
 	Log *slog.Logger // nil: none
 }
 

@@ -325,7 +325,12 @@ func (q *queue) publish(head uint16) {
 
 var oneCount = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-func (q *queue) ring() { unix.Write(q.kick, oneCount) }
+// ring kicks the virtqueue, but one that is to be kicked by messages.
+func (q *queue) ring() {
+	if q.kick >= 0 {
+		unix.Write(q.kick, oneCount)
+	}
+}
 
 // poll returns the next entry of the used ring, if there is one.
 func (q *queue) poll() (head uint16, n uint32, ok bool) {

@@ -31,11 +31,13 @@ const (
 	reqSetProtocolFeatures request = 16
 	reqGetQueueNum         request = 17
 	reqSetVringEnable      request = 18
+	reqSetBackendReqFD     request = 21
 	reqGetConfig           request = 24
 	reqSetConfig           request = 25
 	reqGetInflightFD       request = 31
 	reqSetInflightFD       request = 32
 	reqResetDevice         request = 34
+	reqVringKick           request = 35
 	reqGetMaxMemSlots      request = 36
 	reqAddMemReg           request = 37
 	reqRemMemReg           request = 38
@@ -67,7 +69,18 @@ type header struct {
 
 var errMessage = errors.New("malformed message")
 
+// decode reads the header of what a front end asks for.
 func (h *header) decode(b []byte) error {
+	if err := h.parse(b); err != nil {
+		return err
+	}
+	if h.flags&flagReply != 0 {
+		return fmt.Errorf("%w: a reply to nothing", errMessage)
+	}
+	return nil
+}
+
+func (h *header) parse(b []byte) error {
 	if len(b) < headerSize {
 		return fmt.Errorf("%w: a header of %d bytes", errMessage, len(b))
 	}
@@ -75,8 +88,6 @@ func (h *header) decode(b []byte) error {
 	switch {
 	case h.flags&flagVersionMask != flagVersion:
 		return fmt.Errorf("%w: version %d", errMessage, h.flags&flagVersionMask)
-	case h.flags&flagReply != 0:
-		return fmt.Errorf("%w: a reply to nothing", errMessage)
 	case h.size > maxPayload:
 		return fmt.Errorf("%w: %d bytes", errMessage, h.size)
 	}
@@ -85,9 +96,14 @@ func (h *header) decode(b []byte) error {
 
 // reply makes a message that answers h with a payload.
 func (h *header) reply(payload []byte) []byte {
+	return header{request: h.request, flags: flagReply}.message(payload)
+}
+
+// message makes a message of a payload, with h's request and flags.
+func (h header) message(payload []byte) []byte {
 	b := make([]byte, 0, headerSize+len(payload))
 	b = le.AppendUint32(b, uint32(h.request))
-	b = le.AppendUint32(b, flagVersion|flagReply)
+	b = le.AppendUint32(b, flagVersion|h.flags)
 	b = le.AppendUint32(b, uint32(len(payload)))
 	return append(b, payload...)
 }

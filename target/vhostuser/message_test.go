@@ -29,6 +29,24 @@ func TestHeader(t *testing.T) {
 	}
 }
 
+func TestAck(t *testing.T) {
+	// A front end's acknowledgement of a call.
+	b := []byte{4, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	if err := decodeAck(b, backendVringCall); err != nil {
+		t.Error(err)
+	}
+	for at, v := range map[int]byte{0: 3, 4: 1, 8: 4, 12: 1, 19: 1} {
+		bad := bytes.Clone(b)
+		bad[at] = v
+		if err := decodeAck(bad, backendVringCall); err == nil {
+			t.Errorf("% x: no error", bad)
+		}
+	}
+	if err := decodeAck(b[:15], backendVringCall); !errors.Is(err, errMessage) {
+		t.Errorf("short: error %v", err)
+	}
+}
+
 // FuzzPayload decodes payloads of all kinds.
 func FuzzPayload(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{1, 0, 0, 0}, 20))
@@ -53,6 +71,7 @@ func FuzzPayload(f *testing.F) {
 		}
 		var h header
 		h.decode(b)
+		decodeAck(b, backendVringCall)
 		var a vringAddr
 		a.decode(b)
 		if list, err := decodeMemTable(b); err == nil && len(list) > maxFDs {

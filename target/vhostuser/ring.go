@@ -362,12 +362,23 @@ func (r *ring) complete(t *task, n uint32, answered, again bool) {
 
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// signal tells the driver of what was completed, if it wants to know.
+// signal tells the driver of what was completed, if it wants to know: by the
+// descriptor that it has for that, or by a message.
 func (r *ring) signal() {
+	if !r.due() {
+		return
+	}
+	if err := r.s.backend.call(r.index, r.s.acked.Load()); err != nil {
+		r.s.dev.log.Error("driver isn't told", "device", r.s.dev.opts.Name, "err", err)
+	}
+}
+
+// due calls the driver by its descriptor, or tells that a message is due.
+func (r *ring) due() (message bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.writable || r.used == r.signaled {
-		return
+		return false
 	}
 	before := r.signaled
 	r.signaled = r.used
@@ -380,6 +391,7 @@ func (r *ring) signal() {
 	if wanted && r.call >= 0 {
 		unix.Write(r.call, one) // full is as good
 	}
+	return wanted && r.call < 0
 }
 
 // fail reports that the ring is broken. It isn't served any more until it is set

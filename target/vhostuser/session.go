@@ -28,6 +28,9 @@ type session struct {
 	eventIndex atomic.Bool
 	needsReset atomic.Bool // a virtqueue is broken
 
+	backend backend
+	acked   atomic.Bool // the front end acknowledges calls that are messages
+
 	memory   *memory
 	inflight *inflight
 	protocol uint64
@@ -38,12 +41,15 @@ type session struct {
 const (
 	protocolMQ        = 1 << 0
 	protocolReplyAck  = 1 << 3
+	protocolBackend   = 1 << 5
 	protocolConfig    = 1 << 9
 	protocolInflight  = 1 << 12
 	protocolReset     = 1 << 13
+	protocolInBand    = 1 << 14 // where [Options.InBand] has it
 	protocolMemSlots  = 1 << 15
 	protocolStatus    = 1 << 16
-	protocolSupported = protocolMQ | protocolReplyAck | protocolConfig | protocolInflight | protocolReset | protocolMemSlots | protocolStatus
+	protocolSupported = protocolMQ | protocolReplyAck | protocolBackend | protocolConfig | protocolInflight |
+		protocolReset | protocolMemSlots | protocolStatus
 
 	featuresSupported = featureInOut | featureHotplug | featureChange | featureT10PI |
 		featureIndirect | featureEventIdx | featureProtocol | featureVersion1
@@ -117,7 +123,7 @@ func (s *session) handle(m *message) (reply []byte, fd int, err error) {
 	case reqGetFeatures:
 		return u64(featuresSupported)
 	case reqGetProtocolFeatures:
-		return u64(protocolSupported)
+		return u64(s.offered())
 	case reqGetQueueNum:
 		return u64(uint64(len(s.rings)))
 	case reqGetMaxMemSlots:
@@ -140,6 +146,14 @@ func (s *session) handle(m *message) (reply []byte, fd int, err error) {
 	return nil, -1, s.set(m)
 }
 
+// offered are the protocol features that the front end may have.
+func (s *session) offered() uint64 {
+	if s.dev.opts.InBand {
+		return protocolSupported | protocolInBand
+	}
+	return protocolSupported
+}
+
 // set does what a message says that has no reply of its own.
 func (s *session) set(m *message) error {
 	switch m.request {
@@ -148,14 +162,15 @@ func (s *session) set(m *message) error {
 	case reqSetFeatures:
 		return s.setFeatures(m)
 	case reqSetProtocolFeatures:
-		v, err := decodeU64(m.payload)
-		if err == nil && v&^protocolSupported != 0 {
-			err = fmt.Errorf("protocol features %#x weren't offered", v&^uint64(protocolSupported))
+		return s.setProtocolFeatures(m)
+	case reqSetBackendReqFD:
+		fd, err := m.fd()
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			s.protocol = v
-		}
-		return err
+		return s.backend.open(fd)
+	case reqVringKick:
+		return s.kickInBand(m)
 	case reqResetOwner, reqResetDevice:
 		s.reset()
 		return nil
@@ -182,6 +197,20 @@ func (s *session) set(m *message) error {
 		return s.setVringFD(m)
 	}
 	return fmt.Errorf("%w: request %d is unknown", errMessage, m.request)
+}
+
+func (s *session) setProtocolFeatures(m *message) error {
+	v, err := decodeU64(m.payload)
+	if err != nil {
+		return err
+	}
+	if extra := v &^ s.offered(); extra != 0 {
+		return fmt.Errorf("protocol features %#x weren't offered", extra)
+	}
+	s.protocol = v
+	const both = protocolInBand | protocolReplyAck
+	s.acked.Store(v&both == both)
+	return nil
 }
 
 func (s *session) setFeatures(m *message) error {
@@ -272,6 +301,7 @@ func (s *session) close(drain bool) {
 		r.halt()
 	}
 	s.conn.Close()
+	s.backend.close()
 	s.nexus.Close()
 	s.work.Wait()
 	for _, r := range s.rings {

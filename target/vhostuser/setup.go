@@ -169,6 +169,10 @@ func (s *session) setVringFD(m *message) error {
 		r.setFD(&r.errs, fd)
 		return nil
 	}
+	if fd < 0 && s.protocol&protocolInBand != 0 {
+		r.halt() // until a message kicks it
+		return nil
+	}
 	if fd < 0 {
 		return fmt.Errorf("virtqueue %d has no kicks: polling is not supported", f.index)
 	}
@@ -178,6 +182,32 @@ func (s *session) setVringFD(m *message) error {
 		return fmt.Errorf("virtqueue %d: kicks can't be waited for: %w", f.index, err)
 	}
 	r.start(kick)
+	return nil
+}
+
+// kickInBand handles a kick that is a message. What was available then, and can be
+// executed at once, is in the used ring when it returns. The first kick starts a
+// virtqueue that has no descriptor for them.
+func (s *session) kickInBand(m *message) error {
+	if s.protocol&protocolInBand == 0 {
+		return fmt.Errorf("%w: a kick as a message, which wasn't agreed on", errMessage)
+	}
+	var v vringState
+	if err := v.decode(m.payload); err != nil {
+		return err
+	}
+	r, err := s.ring(v.index)
+	if err != nil {
+		return err
+	}
+	if r.kick == nil {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		if err != nil {
+			return fmt.Errorf("virtqueue %d: %w", v.index, err)
+		}
+		r.start(os.NewFile(uintptr(fd), "kick"))
+	}
+	r.poll()
 	return nil
 }
 
