@@ -40,7 +40,7 @@ type Unit struct {
 func (c *Config) Build(abort func(t *Target, number int, n *lun.Nexus)) (*Lab, error) {
 	l := &Lab{Config: c, rooms: map[string]*mem.Room{}, sets: map[string]*lun.CopySet{}}
 	for _, p := range c.Pools {
-		l.rooms[p.Name] = mem.NewRoom(p.Size)
+		l.rooms[p.Name] = newRoom(p.Size, p.Temporary)
 	}
 	for _, t := range c.Targets {
 		for _, u := range t.LUNs {

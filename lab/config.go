@@ -32,8 +32,9 @@ type Config struct {
 
 // Pool is memory that the thin LUNs of several stores share.
 type Pool struct {
-	Name string
-	Size int64 // in bytes
+	Name      string
+	Size      int64 // in bytes, the hard threshold
+	Temporary bool  // see Store
 }
 
 // ISCSI holds what concerns all iSCSI targets.
@@ -151,8 +152,9 @@ type Store struct {
 	Cache int64 // bytes of a volatile cache in front of it, 0 for none
 
 	// Of a memory store.
-	Limit int64  // bytes that it may take, 0 for no limit
-	Pool  string // the pool that they are taken from, "" for none
+	Limit     int64  // bytes that it may take, the hard threshold; 0 for no limit
+	Temporary bool   // writes beyond that are to be repeated, since there will be more
+	Pool      string // the pool that they are taken from, "" for none
 
 	// Of a file.
 	Path   string // absolute or from the working directory

@@ -37,7 +37,7 @@ func load(t *testing.T, content string) *lab.Config {
 func TestLoad(t *testing.T) {
 	c := load(t, `
 iscsi: {listen: ["127.0.0.1:3260", {address: "[::1]:0", group: 2}], isns: {server: "isns.example:3206", entity: lab1, inquiries: true}}
-pools: [{name: p, size: 1MiB}]
+pools: [{name: p, size: 1MiB, exhaustion: temporary}]
 targets:
   - name: a
     limits: {can_queue: 64, cmd_per_lun: 32, hw_queues: 2}
@@ -47,7 +47,7 @@ targets:
     alua: {explicit: true, groups: [{id: 3, portal_groups: [1, 2], state: standby, preferred: true}]}
     luns:
       - lun: 3
-        store: {kind: mem, size: 64GiB, limit: 1048576}
+        store: {kind: mem, size: 64GiB, limit: 1048576, exhaustion: temporary}
         block_size: 4096
         physical_block_size: 16KiB
         lowest_aligned: 1
@@ -96,7 +96,7 @@ targets:
 			VhostUser: lab.VhostUser{Socket: "/run/a.sock"},
 			ALUA:      &lab.ALUA{Explicit: true, Groups: []lun.PortGroup{{ID: 3, Ports: []uint16{1, 2}, State: lun.Standby, Preferred: true}}},
 			LUNs: []*lab.LUN{{
-				Number: 3, Store: lab.Store{Kind: lab.Memory, Size: 64 << 30, Limit: 1 << 20},
+				Number: 3, Store: lab.Store{Kind: lab.Memory, Size: 64 << 30, Limit: 1 << 20, Temporary: true},
 				BlockSize: 4096, PhysicalExponent: 2, LowestAligned: 1, Vendor: "V", Product: "P", Revision: "1.0",
 				Serial: "0123", NAA: naa, EUI: []byte{1, 2, 3, 4, 5, 6, 7, 8}, Thin: true, Unzeroed: true, SoftThreshold: 512 << 10,
 				FormFactor: 5, Streams: 8, State: "/s", UnmapBy: lun.ByUnmap | lun.ByWriteSame10,
@@ -111,6 +111,9 @@ targets:
 		}},
 	}
 	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{}, lab.Zones{})); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]*lab.Pool{{Name: "p", Size: 1 << 20, Temporary: true}}, c.Pools); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(&lab.ISNS{Server: "isns.example:3206", Entity: "lab1", Inquiries: true}, c.ISCSI.ISNS); diff != "" {
@@ -166,7 +169,7 @@ func TestMistakes(t *testing.T) {
 		{lun("!!str vendor: x"), `6:5: unknown key "!!str" in a LUN; its keys are lun, count,`},
 		{lun("<<: {thin: true}"), `6:5: merge keys (<<) are not supported; write the keys out`},
 		{lun("vendor: *x"), `6:13: no anchor &x comes before this`},
-		{store("mem"), `5:12: store is "mem"; want a mapping with the keys kind, size, limit, pool, path, direct, address, connections, timeout, reconnect, tls, cache`},
+		{store("mem"), `5:12: store is "mem"; want a mapping with the keys kind, size, limit, exhaustion, pool, path, direct, address, connections, timeout, reconnect, tls, cache`},
 		{store("{size: 1}"), `5:12: store has no "kind"`},
 		{store("{kind: ram, size: 512}"), `5:19: kind is ram; want mem, file, nbd or "null"`},
 		{store("{kind: mem}"), `5:12: the store has no size; want a size such as 64GiB, in bytes or with the unit KiB, MiB, GiB, TiB or PiB (powers of 1024)`},
@@ -174,7 +177,9 @@ func TestMistakes(t *testing.T) {
 		{store("{kind: mem, size: -1}"), `5:30: size is -1; want a size such as`},
 		{store("{kind: mem, size: 9999999999GiB}"), `5:30: size is 9999999999GiB; want a size such as`},
 		{store("{kind: mem, size: 700}"), `5:12: the store has 700 bytes; want a number of 512-byte blocks`},
-		{store("{kind: mem, size: 512, path: x}"), `5:41: a mem store has no path; its keys are kind, size, limit, pool, cache`},
+		{store("{kind: mem, size: 512, path: x}"), `5:41: a mem store has no path; its keys are kind, size, limit, exhaustion, pool, cache`},
+		{store("{kind: mem, size: 512, limit: 512, exhaustion: soon}"), `5:59: exhaustion is soon; want permanent or temporary`},
+		{store("{kind: mem, size: 512, exhaustion: temporary}"), `5:47: exhaustion is for a store with a limit of its own; give it one, or the pool the exhaustion`},
 		{store("{kind: file}"), `5:12: the store has no path; want that of a file or block device`},
 		{store("{kind: file, path: gone.img}"), `5:31: there is no file DIR/gone.img; make it, or give a size to have it made`},
 		{store("{kind: file, path: no/gone.img, size: 1MiB}"), `5:31: there is no folder DIR/no for the file; make it`},

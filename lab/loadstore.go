@@ -22,7 +22,7 @@ type fileUse struct {
 
 // storeKeys are the keys that a store of a kind may have beside kind.
 var storeKeys = map[StoreKind][]string{
-	Memory: {"size", "limit", "pool", "cache"},
+	Memory: {"size", "limit", "exhaustion", "pool", "cache"},
 	File:   {"path", "size", "direct", "cache"},
 	Null:   {"size", "cache"},
 	NBD:    {"address", "connections", "timeout", "reconnect", "tls", "cache"},
@@ -40,6 +40,7 @@ func (l *loader) store(n ast.Node, s *Store) {
 		noted("kind", func(n ast.Node) { l.storeKind(n, &s.Kind) }),
 		noted("size", l.size("size", &s.Size)),
 		noted("limit", l.size("limit", &s.Limit)),
+		noted("exhaustion", func(n ast.Node) { l.exhaustion(n, &s.Temporary) }),
 		noted("pool", func(n ast.Node) {
 			l.str("pool", "the name of a pool", &s.Pool)(n)
 			l.poolUses = append(l.poolUses, poolUse{at(n), s.Pool})
@@ -61,6 +62,9 @@ func (l *loader) store(n ast.Node, s *Store) {
 	}
 	if p, ok := where["limit"]; ok && s.Pool != "" {
 		l.fail(p, "a store in a pool has no limit of its own; give the pool a size, or leave pool out")
+	}
+	if p, ok := where["exhaustion"]; ok && s.Kind == Memory && s.Limit == 0 {
+		l.fail(p, "exhaustion is for a store with a limit of its own; give it one, or the pool the exhaustion")
 	}
 	switch s.Kind {
 	case Memory, Null:
@@ -180,8 +184,22 @@ func (l *loader) pool(n ast.Node) {
 			l.unique("pool", p.Name, at(n))
 		}},
 		field{"size", true, l.size("size", &p.Size)},
+		field{"exhaustion", false, func(n ast.Node) { l.exhaustion(n, &p.Temporary) }},
 	)
 	l.config.Pools = append(l.config.Pools, p)
+}
+
+// exhaustion reads whether there will be more room where there is none.
+func (l *loader) exhaustion(n ast.Node, temporary *bool) {
+	const want = "permanent or temporary"
+	s, where, ok := l.scalar(n, "exhaustion", want)
+	if !ok {
+		return
+	}
+	if s != "permanent" && s != "temporary" {
+		l.fail(where, "exhaustion is %s; want %s", s, want)
+	}
+	*temporary = s == "temporary"
 }
 
 // usePools looks for the pools that stores are in.

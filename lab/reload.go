@@ -96,7 +96,7 @@ func (l *Lab) Prepare(c *Config, abort func(t *Target, number int, n *lun.Nexus)
 	}()
 	for _, p := range c.Pools {
 		if l.rooms[p.Name] == nil {
-			l.rooms[p.Name] = mem.NewRoom(p.Size)
+			l.rooms[p.Name] = newRoom(p.Size, p.Temporary)
 			ch.undo = append(ch.undo, func() error { delete(l.rooms, p.Name); return nil })
 		}
 	}
@@ -126,11 +126,6 @@ func (l *Lab) checkWhole(c *Config) (errs []error) {
 	}
 	if !reflect.DeepEqual(l.Config.ISCSI, c.ISCSI) {
 		fixed("the section iscsi")
-	}
-	for _, p := range c.Pools {
-		if r := l.rooms[p.Name]; r != nil && r.Limit() != p.Size {
-			fixed("the size of pool " + p.Name)
-		}
 	}
 	for _, t := range c.Targets {
 		for _, o := range l.Config.Targets {
@@ -164,11 +159,15 @@ func (u *Unit) canBecome(t *Target, to *LUN) error {
 	if err := u.Disk.CheckSettings(u.settings(to)); err != nil {
 		return err
 	}
+	if (a.Store.Limit == 0) != (b.Store.Limit == 0) {
+		return errors.New("a limit can't come or go while it is in use")
+	}
 	if err := sameGroups(u.Config.alua(u.Target), to.alua(t)); err != nil {
 		return err
 	}
 	// What may differ, and was looked at.
 	b.at, b.Store.at, b.Store.Size, b.ALUA = a.at, a.Store.at, a.Store.Size, a.ALUA
+	b.Store.Limit, b.Store.Temporary = a.Store.Limit, a.Store.Temporary
 	b.Revision, b.ReadOnly, b.WriteThrough, b.SoftThreshold = a.Revision, a.ReadOnly, a.WriteThrough, a.SoftThreshold
 	if a.Zones != nil && b.Zones != nil {
 		z := *b.Zones
@@ -234,8 +233,14 @@ func (u *Unit) settings(c *LUN) lun.Settings {
 // returned, and the rest done all the same.
 func (ch *Change) Commit() error {
 	var errs []error
+	for _, p := range ch.to.Pools {
+		errs = append(errs, changeRoom(ch.lab.rooms[p.Name], p.Size, p.Temporary))
+	}
 	for _, u := range ch.Kept {
 		old := ch.old[u]
+		if s := u.Config.Store; s.Limit > 0 {
+			errs = append(errs, changeRoom(u.lies.room, s.Limit, s.Temporary))
+		}
 		if u.grows(old.Config) {
 			errs = append(errs, u.Disk.Grow())
 		}
@@ -269,6 +274,12 @@ func (ch *Change) Commit() error {
 		return !slices.ContainsFunc(ch.to.Pools, func(p *Pool) bool { return p.Name == name })
 	})
 	return errors.Join(errs...)
+}
+
+// changeRoom makes the room for memory larger or smaller.
+func changeRoom(r *mem.Room, limit int64, temporary bool) error {
+	r.Expect(temporary)
+	return r.SetLimit(limit)
 }
 
 // Undo lets go of what was prepared.

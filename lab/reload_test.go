@@ -99,7 +99,7 @@ func TestReloadRefused(t *testing.T) {
 		{"cache: 64KiB", "cache: 1MiB", ":7:5: LUN 1 of a: its Store can't change"},
 		{"id: 1", "id: 2", "only the states of alua groups can change"},
 		{"  alua: {groups: [{id: 1, portal_groups: [1]}]}\n", "", "alua can't come or go"},
-		{"p, size: 1MiB", "p, size: 2MiB", ":1:1: the size of pool p can't change"},
+		{"size: 1MiB, cache: 64KiB", "size: 1MiB, cache: 64KiB, limit: 1MiB", ":7:5: LUN 1 of a: a limit can't come or go"},
 		{"targets:", "iscsi: {listen: [\"127.0.0.1:1\"]}\ntargets:", ":1:1: the section iscsi can't change"},
 		{"thin: true}\n", "thin: true}\n  - {lun: 3, store: {kind: nbd, address: \"nbd+unix:///?socket=/none\"}}\n", ":9:21: LUN 3 of a: nbd: "},
 	} {
@@ -172,6 +172,60 @@ func TestReloadFaults(t *testing.T) {
 			t.Errorf("rules %q; want %q", got, step.want)
 		}
 	}
+}
+
+// TestReloadThresholds gives a pool and a LUN whose writes wait for it more room, and
+// less.
+func TestReloadThresholds(t *testing.T) {
+	base := `pools: [{name: p, size: 1MiB, exhaustion: temporary}]
+targets:
+- name: a
+  luns:
+  - {lun: 0, serial: s, store: {kind: mem, size: 4MiB, pool: p}, thin: true, soft_threshold: 3MiB}
+  - {lun: 1, serial: r, store: {kind: mem, size: 4MiB, limit: 1MiB}, thin: true}
+`
+	l := build(t, load(t, base))
+	write := func(number int, lba byte) uint16 {
+		t.Helper()
+		c := execute(l.Units()[number].Disk, []byte{0x2a, 0, 0, 0, lba << 3, 0, 0, 8, 0, 0}, make([]byte, 1<<20), nil)
+		if c.Status == lun.Good {
+			return 0
+		}
+		return uint16(c.Sense[12])<<8 | uint16(c.Sense[13])
+	}
+	reload := func(content string) {
+		t.Helper()
+		ch, err := prepare(t, l, content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(number int, lba byte, want uint16) {
+		t.Helper()
+		if got := write(number, lba); got != want {
+			t.Errorf("WRITE of MiB %d of LUN %d: %#04x; want %#04x", lba, number, got, want)
+		}
+	}
+	for number := range 2 {
+		want(number, 0, 0)
+	}
+	want(0, 1, lun.ASCNotReadySpaceAllocation)
+	want(1, 1, lun.ASCSpaceAllocationFailed)
+	larger := strings.NewReplacer("p, size: 1MiB", "p, size: 2MiB", "limit: 1MiB", "limit: 3MiB, exhaustion: temporary").Replace(base)
+	reload(larger)
+	for number := range 2 {
+		want(number, 1, 0)
+	}
+	want(0, 2, lun.ASCNotReadySpaceAllocation)
+	want(1, 2, 0)
+	want(1, 3, lun.ASCNotReadySpaceAllocation)
+	reload(strings.NewReplacer("p, size: 2MiB, exhaustion: temporary", "p, size: 2MiB", "limit: 3MiB", "limit: 1MiB").Replace(larger))
+	want(0, 2, lun.ASCSpaceAllocationFailed)
+	want(1, 0, 0) // what there was stays
+	want(1, 3, lun.ASCNotReadySpaceAllocation)
 }
 
 // TestReloadPools: a pool that a refused reload had isn't held against the next one,

@@ -20,6 +20,13 @@ import (
 type lies struct {
 	top   store.Store  // which the disk uses
 	cache *cache.Store // the same, if it is one
+	room  *mem.Room    // what memory it takes, nil if it isn't in memory
+}
+
+func newRoom(limit int64, temporary bool) *mem.Room {
+	r := mem.NewRoom(limit)
+	r.Expect(temporary)
+	return r
 }
 
 // openTime is how long an NBD server may take until it is connected to.
@@ -27,28 +34,29 @@ const openTime = 30 * time.Second
 
 // open opens a store. rooms are those of the pools.
 func (s *Store) open(readOnly bool, rooms map[string]*mem.Room) (*lies, error) {
-	below, err := s.openBelow(readOnly, rooms)
-	if err != nil {
+	l := &lies{room: rooms[s.Pool]}
+	if l.room == nil && s.Kind == Memory {
+		l.room = newRoom(s.Limit, s.Temporary)
+	}
+	var err error
+	if l.top, err = s.openBelow(readOnly, l.room); err != nil {
 		return nil, err
 	}
-	if s.Cache == 0 {
-		return &lies{top: below}, nil
+	if s.Cache > 0 {
+		l.cache = cache.New(l.top, s.Cache)
+		l.top = l.cache
 	}
-	c := cache.New(below, s.Cache)
-	return &lies{top: c, cache: c}, nil
+	return l, nil
 }
 
 // blocking tells whether the store outlives the disk: it has what the disk keeps
 // of its own too, such as write pointers of zones.
 func (s *Store) blocking() bool { return s.Kind == File || s.Kind == NBD || s.Cache > 0 }
 
-func (s *Store) openBelow(readOnly bool, rooms map[string]*mem.Room) (store.Store, error) {
+func (s *Store) openBelow(readOnly bool, room *mem.Room) (store.Store, error) {
 	switch s.Kind {
 	case Memory:
-		if s.Pool != "" {
-			return rooms[s.Pool].New(s.Size)
-		}
-		return mem.NewLimited(s.Size, s.Limit)
+		return room.New(s.Size)
 	case File:
 		return file.Open(s.Path, file.Options{Size: s.Size, ReadOnly: readOnly, Direct: s.Direct})
 	case Null:

@@ -400,6 +400,9 @@ func (d *Disk) execute(c *Command) {
 	c.erasures = d.erasures.Load() // before state; see erase
 	n := d.nexusOf(c.Nexus)
 	e, s := d.table.find(c.CDB)
+	if d.pool != nil {
+		d.watchPool()
+	}
 	if n.pending.Load() && (e == nil || e.class&quiet == 0) {
 		if a := d.takeAttention(n); a.Key != NoSense {
 			d.fail(c, a)

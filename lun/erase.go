@@ -86,7 +86,6 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 			j.sense = d.save()
 		}
 		d.locks.unlock(0, allStripes)
-		d.poolChanged()
 		d.wait(d.opt.EraseTime - time.Since(j.start))
 		d.mu.Lock()
 		state := d.state.Load() &^ (running | formatFailed | sanitizeFailed | sanitizeStuck)

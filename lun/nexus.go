@@ -115,6 +115,9 @@ func (d *Disk) takeAttention(n *nexus) Sense {
 // Attention implements [TaskController].
 func (d *Disk) Attention(id *Nexus) (count int, first Sense) {
 	n := d.nexusOf(id)
+	if d.pool != nil {
+		d.watchPool()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(n.attentions) > 0 {

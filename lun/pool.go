@@ -84,10 +84,12 @@ func (d *Disk) applyPool() {
 	d.pool.toldAvailable.Store(false)
 }
 
-// poolChanged looks whether the room passed a threshold, and tells every nexus.
-func (d *Disk) poolChanged() {
+// watchPool looks whether the room passed a threshold, and tells every nexus. It
+// is for whenever a nexus could learn of it: other disks take of the room, and its
+// limit may change.
+func (d *Disk) watchPool() {
 	p := d.pool
-	if p == nil || !p.reports.Load() {
+	if !p.reports.Load() {
 		return
 	}
 	used := p.Used()

@@ -74,6 +74,41 @@ func TestThinThresholds(t *testing.T) {
 	roomy.do("5a 08 1c 02 000000 00ff 00", nil, 255).field(3, 7)
 }
 
+// TestSharedThreshold passes the thresholds of a disk that does nothing itself: by
+// what another takes of their room, and by a change of the room.
+func TestSharedThreshold(t *testing.T) {
+	room := mem.NewRoom(8 << 20)
+	disk := func() *host {
+		t.Helper()
+		s, err := room.New(16 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hostOf(t, s, lun.DiskOptions{Thin: true, SoftThreshold: 2 << 20})
+	}
+	idle, busy := disk(), disk()
+	fill := func(mib int) {
+		t.Helper()
+		busy.run(transfer(0x2a, 0, uint32(mib)*2048, 0), make([]byte, mib<<20), 0).good()
+	}
+	fill(2)
+	idle.do(testReady, nil, 0).good()
+	fill(3)
+	for _, h := range []*host{idle, busy} {
+		h.do(testReady, nil, 0).fails(lun.UnitAttention, lun.ASCThinThresholdReached)
+		h.do(testReady, nil, 0).good()
+	}
+	// And when fewer than 2 MiB are available.
+	list := cat(make([]byte, 8), unhex(t, "5c02001c 000000000000000000000000 01020000 00000002 80010000 00000002"))
+	idle.run([]byte{0x55, 0x10, 0, 0, 0, 0, 0, 0, byte(len(list)), 0}, list, 0).good()
+	idle.do(testReady, nil, 0).good()
+	if err := room.SetLimit(4 << 20); err != nil {
+		t.Fatal(err)
+	}
+	idle.do(testReady, nil, 0).fails(lun.UnitAttention, lun.ASCThinThresholdReached)
+	idle.do(testReady, nil, 0).good()
+}
+
 // TestRoomComing has a pool run out of room for a while, and for good. A write that
 // failed for a while is done when the room has come.
 func TestRoomComing(t *testing.T) {

@@ -224,7 +224,6 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 	c.OutLen = n * p.size(d.blockSize())
 	d.count.wrote(c, n)
 	if durable {
-		d.poolChanged()
 		return Sense{}
 	}
 	return d.settle(flags(c.CDB), lba, n)
@@ -315,7 +314,6 @@ const worthGathering = 16 << 10
 // settle makes the n blocks at lba that were written durable if the flags or the
 // lack of a write cache want it so.
 func (d *Disk) settle(flags byte, lba, n uint64) Sense {
-	d.poolChanged()
 	if d.wantsDurable(flags) {
 		return d.flushBlocks(lba, n)
 	}
@@ -324,7 +322,6 @@ func (d *Disk) settle(flags byte, lba, n uint64) Sense {
 
 // settleAll is settle for blocks in many places.
 func (d *Disk) settleAll(flags byte) Sense {
-	d.poolChanged()
 	if d.wantsDurable(flags) {
 		return d.flush()
 	}

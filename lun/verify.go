@@ -195,7 +195,6 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 		return s
 	}
 	// What is verified is the medium, so it has to be there (SBC-4 5.53).
-	d.poolChanged()
 	if s := d.flushBlocks(lba, n); s.Key != NoSense {
 		return s
 	}
