@@ -18,12 +18,12 @@ const (
 
 // spoiled returns the sense data for a read of n blocks at lba if one is bad.
 func (d *Disk) spoiled(lba, n uint64) Sense {
-	bad, ok := d.bad.first(lba, n)
+	first, _, ok := d.bad.First(lba, n)
 	if !ok {
 		return Sense{}
 	}
 	d.count.readErrors.Add(1)
-	return Sense{Key: MediumError, Code: ASCMarkedBad, Info: bad.lba, HasInfo: true}
+	return Sense{Key: MediumError, Code: ASCMarkedBad, Info: first, HasInfo: true}
 }
 
 // writeLong makes a block, or with PBLOCK all of a physical one, a pseudo
@@ -54,7 +54,7 @@ func (d *Disk) writeLong(_ *nexus, c *Command) Sense {
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
-	if !d.bad.add(lba, n, maxBad) {
+	if !d.bad.Add(lba, n, maxBad) {
 		return Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	}
 	return Sense{}
@@ -90,7 +90,7 @@ func (d *Disk) reassign(_ *nexus, c *Command) Sense {
 		}
 	}
 	for at := 0; at < len(list); at += width {
-		d.bad.remove(number(list, at, width), 1)
+		d.bad.Remove(number(list, at, width), 1)
 	}
 	return Sense{}
 }

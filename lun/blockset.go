@@ -9,13 +9,13 @@ import (
 // run is n blocks at lba.
 type run struct{ lba, n uint64 }
 
-// maxRuns bounds what a blockSet remembers.
+// maxRuns bounds what a BlockSet remembers.
 const maxRuns = 1 << 16
 
-// blockSet is a set of blocks: runs in ascending order that don't touch each
+// BlockSet is a set of blocks: runs in ascending order that don't touch each
 // other. While it is empty, looking costs an atomic load. The zero value is
 // empty. It is safe for concurrent use.
-type blockSet struct {
+type BlockSet struct {
 	runs atomic.Int64 // len(list)
 
 	mu     sync.RWMutex
@@ -24,7 +24,7 @@ type blockSet struct {
 }
 
 // after returns the first run that ends after lba. mu is held.
-func (b *blockSet) after(lba uint64) int {
+func (b *BlockSet) after(lba uint64) int {
 	i, _ := slices.BinarySearchFunc(b.list, lba, func(r run, lba uint64) int {
 		if r.lba+r.n <= lba {
 			return -1
@@ -34,25 +34,25 @@ func (b *blockSet) after(lba uint64) int {
 	return i
 }
 
-// first returns the first of the n blocks at lba that are in the set, with those
+// First returns the first of the n blocks at lba that are in the set, with those
 // that follow it.
-func (b *blockSet) first(lba, n uint64) (r run, ok bool) {
+func (b *BlockSet) First(lba, n uint64) (first, count uint64, ok bool) {
 	if n == 0 || b.runs.Load() == 0 {
-		return r, false
+		return 0, 0, false
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	i := b.after(lba)
 	if i == len(b.list) || b.list[i].lba >= lba+n {
-		return r, false
+		return 0, 0, false
 	}
 	from, to := max(b.list[i].lba, lba), min(b.list[i].lba+b.list[i].n, lba+n)
-	return run{from, to - from}, true
+	return from, to - from, true
 }
 
-// add puts n blocks (at least 1) at lba into the set, unless it would hold more
+// Add puts n blocks (at least 1) at lba into the set, unless it would hold more
 // than most blocks or too many runs then.
-func (b *blockSet) add(lba, n, most uint64) bool {
+func (b *BlockSet) Add(lba, n, most uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i, end := b.after(max(lba, 1)-1), lba+n // a run that ends at lba is joined
@@ -71,9 +71,9 @@ func (b *blockSet) add(lba, n, most uint64) bool {
 	return true
 }
 
-// remove takes n blocks at lba out of the set. Where that would leave too many
+// Remove takes n blocks at lba out of the set. Where that would leave too many
 // runs, it takes some more.
-func (b *blockSet) remove(lba, n uint64) {
+func (b *BlockSet) Remove(lba, n uint64) {
 	if n == 0 || b.runs.Load() == 0 {
 		return
 	}
@@ -103,7 +103,14 @@ func (b *blockSet) remove(lba, n uint64) {
 }
 
 // changed brings the counts up to date. mu is held.
-func (b *blockSet) changed(blocks uint64) {
+func (b *BlockSet) changed(blocks uint64) {
 	b.blocks = blocks
 	b.runs.Store(int64(len(b.list)))
+}
+
+// Blocks returns how many there are in the set.
+func (b *BlockSet) Blocks() uint64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.blocks
 }

@@ -164,8 +164,8 @@ type Disk struct {
 	background sync.WaitGroup      // its goroutine
 	closing    chan struct{}       // closed by Close
 
-	bad      blockSet // see spoiled
-	anchored blockSet // unmapped, with room of their own
+	bad      BlockSet // see spoiled
+	anchored BlockSet // unmapped, with room of their own
 	zones    *zones   // nil unless zoned
 	pool     *pool    // nil unless the room is limited
 	tasks    TaskControl

@@ -78,16 +78,16 @@ func (d *Disk) lbaStatus(_ *nexus, c *Command) Sense {
 // those that follow and are alike, and their provisioning status.
 func (d *Disk) statusRun(kind byte, lba, n uint64) (r run, status byte, s Sense) {
 	if kind == statusBad {
-		bad, ok := d.bad.first(lba, n)
+		first, count, ok := d.bad.First(lba, n)
 		if !ok {
 			return run{lba, n}, mappedOrUnknown, Sense{}
 		}
-		lba, n = bad.lba, bad.n
+		lba, n = first, count
 	}
-	if a, ok := d.anchored.first(lba, n); ok && a.lba == lba {
-		return a, anchored, Sense{}
+	if first, count, ok := d.anchored.First(lba, n); ok && first == lba {
+		return run{first, count}, anchored, Sense{}
 	} else if ok {
-		n = a.lba - lba
+		n = first - lba
 	}
 	is, n, s := d.mappedRun(lba, n)
 	switch {

@@ -274,8 +274,8 @@ func (d *Disk) writeWithTuples(data [][]byte, skip uint64, p checks, lba, n uint
 // written makes n blocks at lba, which have new content, good and no longer
 // anchored.
 func (d *Disk) written(lba, n uint64) {
-	d.bad.remove(lba, n)
-	d.anchored.remove(lba, n)
+	d.bad.Remove(lba, n)
+	d.anchored.Remove(lba, n)
 }
 
 // seal gives n blocks at lba, which were written without, the protection

@@ -161,7 +161,7 @@ func (d *Disk) unmapBlocks(lba, n uint64, anchor bool) Sense {
 	if anchor {
 		// If there are too many to remember they are mapped, which an anchored block
 		// may become by itself (SBC-4 4.7.3.5).
-		d.anchored.add(lba, n, d.Blocks())
+		d.anchored.Add(lba, n, d.Blocks())
 	}
 	return Sense{}
 }

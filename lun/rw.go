@@ -162,38 +162,12 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 
 // readBlocks answers with n blocks at lba as far as there is room.
 func (d *Disk) readBlocks(c *Command, lba, n uint64) Sense {
-	left := min(n*d.blockSize(), c.Room())
-	at := lba * d.blockSize()
-	out := cursor{list: c.DataIn}
-	var buf *[scratchSize]byte
-	var s Sense
-	for left > 0 && s.Key == NoSense {
-		part := out.rest()
-		part = part[:min(uint64(len(part)), left)]
-		gathered := !d.volatile && len(part) < worthGathering && uint64(len(part)) < left
-		if gathered {
-			if buf == nil {
-				buf = scratch.Get().(*[scratchSize]byte)
-			}
-			part = buf[:min(left, scratchSize)]
-		}
-		if done, err := d.store.ReadAt(part, int64(at)); err != nil {
-			s = d.readError(err, at+uint64(done))
-		}
-		if gathered {
-			out.write(part)
-		} else {
-			out.skip(uint64(len(part)))
-		}
-		at, left = at+uint64(len(part)), left-uint64(len(part))
+	at, size := lba*d.blockSize(), n*d.blockSize()
+	if done, err := ReadStore(d.store, d.volatile, c.DataIn, at, size); err != nil {
+		return d.readError(err, at+done)
 	}
-	if buf != nil {
-		scratch.Put(buf)
-	}
-	if s.Key == NoSense {
-		c.InLen = n * d.blockSize()
-	}
-	return s
+	c.InLen = size
+	return Sense{}
 }
 
 func (d *Disk) write(_ *nexus, c *Command) Sense {
@@ -275,41 +249,13 @@ func (d *Disk) writeBlocks(data [][]byte, skip, lba, n uint64) Sense {
 }
 
 // writeBlocksBy is writeBlocks by one of the ways that the store has.
-func (d *Disk) writeBlocksBy(write func(p []byte, off int64) (int, error), data [][]byte, skip, lba, n uint64) Sense {
-	have := total(data)
-	have -= min(have, skip)
-	left := min(n, have/d.blockSize()) * d.blockSize()
+func (d *Disk) writeBlocksBy(write WriteFunc, data [][]byte, skip, lba, n uint64) Sense {
 	at := lba * d.blockSize()
-	in := cursor{list: data}
-	in.skip(skip)
-	var buf *[scratchSize]byte
-	var s Sense
-	for left > 0 && s.Key == NoSense {
-		part := in.rest()
-		part = part[:min(uint64(len(part)), left)/d.blockSize()*d.blockSize()]
-		if len(part) > 0 && (d.volatile || len(part) >= worthGathering) {
-			in.skip(uint64(len(part)))
-		} else {
-			if buf == nil {
-				buf = scratch.Get().(*[scratchSize]byte)
-			}
-			part = buf[:min(left, scratchSize)]
-			in.read(part)
-		}
-		if done, err := write(part, int64(at)); err != nil {
-			s = d.writeError(err, at+uint64(done))
-		}
-		at, left = at+uint64(len(part)), left-uint64(len(part))
+	if done, err := WriteStore(write, d.volatile, data, skip, at, n, d.blockSize()); err != nil {
+		return d.writeError(err, at+done)
 	}
-	if buf != nil {
-		scratch.Put(buf)
-	}
-	return s
+	return Sense{}
 }
-
-// worthGathering is the length below which pieces are put together for a store
-// that makes a system call for each.
-const worthGathering = 16 << 10
 
 // settle makes the n blocks at lba that were written durable if the flags or the
 // lack of a write cache want it so.
