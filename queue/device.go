@@ -194,6 +194,8 @@ func (d *Device) WriteDepth(depth int) DepthWrite {
 	case depth < 1 || depth > d.limits.CanQueue:
 		w.Error = "EINVAL"
 		w.Reason = fmt.Sprintf("refused: outside 1 to can_queue %d", d.limits.CanQueue)
+	case d.limits.KeepsDepth && cut == d.depth:
+		w.Accepted = true
 	case !d.change(cut):
 		w.Error = "EINVAL"
 		w.Reason = "refused: this kernel changes no depth without a map"

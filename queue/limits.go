@@ -60,6 +60,9 @@ type Limits struct {
 	// ClampsDepth says that the driver cuts a written depth to cmd_per_lun
 	// without a word, as virtio_scsi does.
 	ClampsDepth bool `json:"clamps_depth,omitempty"`
+	// KeepsDepth says that the driver asks the kernel for nothing if the depth
+	// that is written is the one that there is, as libata does.
+	KeepsDepth bool `json:"keeps_depth,omitempty"`
 }
 
 // Validate reports each limit that no host can have, with its range.

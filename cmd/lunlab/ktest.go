@@ -41,6 +41,9 @@ again. Commands in flight are counted twice: by the target that holds them, and
 in the kernel by a BPF probe, in parentheses. The prediction comes from the
 rules (see "lunlab rules") that fit what the kernel shows of itself.
 
+Other scenarios show more; --list --scenario '*' names them. Those of ata have
+disks that libata drives, on hosts that QEMU emulates, in guests of their own.
+
 Without --kernel, the distribution's kernel is downloaded once, unpacked into
 the cache and never installed. KVM is used where a guest starts under it.
 

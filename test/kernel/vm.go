@@ -76,6 +76,7 @@ var guestDrivers = []string{"virtio_pci", "virtio_console"}
 // GuestError says that a guest failed, with what its console said last.
 type GuestError struct {
 	What       string
+	Late       bool // its time to boot was over
 	Complaints []Complaint
 	Console    []string // the last lines
 	QEMU       string   // what QEMU itself printed
@@ -345,7 +346,9 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 		return nil, vm.failed("the guest ended before its init was ready")
 	case <-timer.C:
 		vm.kill()
-		return nil, vm.failed(fmt.Sprintf("the guest's init was not ready after %v", timeout))
+		late := vm.failed(fmt.Sprintf("the guest's init was not ready after %v", timeout))
+		late.Late = true
+		return nil, late
 	}
 }
 
@@ -444,7 +447,7 @@ func (vm *VM) kill() {
 	}
 }
 
-func (vm *VM) failed(what string) error {
+func (vm *VM) failed(what string) *GuestError {
 	return &GuestError{
 		What:       what,
 		Complaints: vm.Complaints(),

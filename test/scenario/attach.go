@@ -34,6 +34,8 @@ func (rn *runner) attach(ctx context.Context, c Case) (*disk, error) {
 		return attachDebug(ctx, c)
 	case ISCSITCP:
 		return attachISCSI(ctx, c)
+	case AHCI, ATAPIIX:
+		return attachATA(ctx, c.Host)
 	}
 	return rn.attachLoop(ctx, c)
 }

@@ -3,8 +3,10 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +20,8 @@ const (
 	SCSIDebug = "scsi_debug" // the kernel's own, the yardstick for host-wide tags
 	ISCSITCP  = "iscsi_tcp"  // a memory LUN of ours over iSCSI
 )
+
+var hosts = []string{TCMLoop, SCSIDebug, ISCSITCP} // with limits to choose
 
 // Case is one host configuration to try.
 type Case struct {
@@ -38,7 +42,7 @@ func (c Case) Name() string {
 // LowerTo is the queue depth that the case writes while I/O runs: an eighth of
 // what the device has at first, 0 where there is nothing to lower.
 func (c Case) LowerTo() int {
-	depth := min(c.HostCmdPerLUN(), c.DeviceMax())
+	depth := min(cmp.Or(c.ConfiguredDepth, c.HostCmdPerLUN()), c.DeviceMax())
 	if depth < 2 {
 		return 0
 	}
@@ -71,8 +75,8 @@ func ParseCase(name string) (Case, error) {
 		return Case{}, fmt.Errorf("limits %q: %s; want HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN, as in tcm_loop/2/64/32", name, why)
 	}
 	c := Case{Host: f[0]}
-	if c.Host != TCMLoop && c.Host != SCSIDebug && c.Host != ISCSITCP {
-		return bad(fmt.Sprintf("no host %q: want %s, %s or %s", c.Host, TCMLoop, SCSIDebug, ISCSITCP))
+	if !slices.Contains(hosts, c.Host) {
+		return bad(fmt.Sprintf("no host %q: want one of %s", c.Host, strings.Join(hosts, ", ")))
 	}
 	if len(f) == 5 && f[4] == "host-wide" {
 		c.HostTagset, f = true, f[:4]

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
+	"lunlab/queue"
 	"lunlab/test/kernel"
 )
 
@@ -68,25 +71,41 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 	for _, s := range ss {
 		cfg.Silence = max(cfg.Silence, s.Timeout+30*time.Second) // it would have said that it is stuck
 	}
+	dir, err := os.MkdirTemp("", "lunlab-ktest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
 	var outside []kernel.Complaint
+	var rules []queue.Rules // of the kernel, once a guest has found them
 	again := ""
 	for len(ss) > 0 {
-		g := &guestRun{emit: emit, said: map[string]bool{}}
-		err := g.boot(ctx, cfg, ss)
-		outside = append(outside, g.outside...)
-		if err != nil && (ctx.Err() != nil || g.ended == 0 && g.current == "") {
+		machine := machineOf(ss[0])
+		same := ss
+		if i := slices.IndexFunc(ss, func(s Scenario) bool { return machineOf(s) != machine }); i > 0 {
+			same = ss[:i]
+		}
+		of, err := withMachine(cfg, machine, dir)
+		if err != nil {
+			return outside, err
+		}
+		g := &guestRun{emit: emit, said: map[string]bool{}, rules: rules}
+		err = g.boot(ctx, of, same)
+		outside, rules = append(outside, g.outside...), g.rules
+		if err != nil && (ctx.Err() != nil || g.ended == 0 && g.current == "" && machine == "") {
 			return outside, err
 		}
 		if g.accel != "" {
 			cfg.Accel = g.accel // the choice is made, and told, once
 		}
-		ss = ss[min(g.ended, len(ss)):]
+		left := len(same) - min(g.ended, len(same))
+		ss = ss[len(same)-left:]
 		switch {
-		case err == nil && len(ss) > 0:
-			return outside, fmt.Errorf("the guest ended with %d scenarios to go", len(ss))
+		case err == nil && left > 0:
+			return outside, fmt.Errorf("the guest ended with %d scenarios to go", left)
 		case err == nil || errors.Is(err, errGuestStuck):
 			// The scenario that is stuck has its result.
-		case len(ss) == 0:
+		case left == 0:
 			return outside, err
 		case g.accel == "tcg" && kernel.EmulatorFault(err) && again != ss[0].Name:
 			again = ss[0].Name // the next guest tries it once more
@@ -115,6 +134,7 @@ type guestRun struct {
 	since   time.Time
 	at      string
 	bad     error
+	rules   []queue.Rules // nil until they are known
 
 	said    map[string]bool    // complaints that are in a result or in outside
 	outside []kernel.Complaint // from before the first scenario and after the last
@@ -218,24 +238,53 @@ func (g *guestRun) Write(b []byte) (int, error) {
 		}
 		if e.Kernel != nil {
 			e.Kernel.Accel = g.accel
+			g.note(e.Kernel.Rules)
 		}
 		g.emit(e)
 	}
 }
 
+// note notes the kernel's rules.
+func (g *guestRun) note(names []string) {
+	g.rules = nil
+	for _, n := range names {
+		if r, err := queue.Lookup(n); err == nil {
+			g.rules = append(g.rules, r)
+		}
+	}
+}
+
 // lost is the result of the scenario that was being carried out when its guest
-// was lost.
+// was lost, or for which it did not boot.
 func (g *guestRun) lost(s Scenario, err error) Result {
-	r := Result{Name: s.Name, Verdict: Failed, Error: fmt.Sprintf("%s: %v", g.at, err)}
-	if c := s.limits; c.Host != "" {
-		r.LimitsResult = &LimitsResult{Case: c, LowerTo: c.LowerTo(), Before: noPeak, Lowered: noPeak, Raised: noPeak}
-	}
-	if g.current != "" {
-		r.Elapsed = time.Since(g.since)
-	}
+	r := Result{Name: s.Name}
 	var ge *kernel.GuestError
 	if errors.As(err, &ge) {
 		r.Complaints = g.news(ge.Complaints)
 	}
+	if c := s.limits; c.Host != "" {
+		r.LimitsResult = &LimitsResult{Case: c, LowerTo: c.LowerTo(), Before: noPeak, Lowered: noPeak, Raised: noPeak}
+	}
+	switch {
+	case g.current != "":
+		r.Elapsed = time.Since(g.since)
+	case ge != nil && ge.Late && r.LimitsResult != nil && g.scanHangs(s.limits):
+		// The disk is there from the start, and the kernel waits for its scan.
+		r.LowerTo, r.MapPredicted, r.MapObserved = 0, scanHangs, scanHangs
+		r.check(lunScan, "hangs", "hangs", "and the boot with it: "+ge.What)
+		r.judge()
+		return r
+	}
+	r.Error = fmt.Sprintf("%s: %v", cmp.Or(g.at, "boot"), err)
+	r.judge()
 	return r
+}
+
+// scanHangs says whether all rules that the kernel may have say that the scan of
+// the case's LUN hangs.
+func (g *guestRun) scanHangs(c Case) bool {
+	return len(g.rules) > 0 && !slices.ContainsFunc(g.rules, func(r queue.Rules) bool {
+		p, err := r.Predict(c.Limits, 0)
+		return err != nil || !p.Stuck
+	})
 }

@@ -178,7 +178,7 @@ func TestHere(t *testing.T) {
 		SMP: 2, Memory: 1024, Load: []string{"sd_mod", "configfs"}, Carry: []string{"target_core_user", "tcm_loop"},
 	}, "fio")
 	var out, errs bytes.Buffer
-	code, err := vm.Run(t.Context(), []string{"/bin/lunlab", "ktest", "--here", "--case", "limits/tcm_loop/1/64/64", "--json", "-"}, nil, &out, &errs)
+	code, err := vm.Run(t.Context(), []string{"/bin/lunlab", "ktest", "--here", "--scenario", "limits/tcm_loop/1/64/64", "--json", "-"}, nil, &out, &errs)
 	if err != nil || code != 0 {
 		t.Fatalf("exit status %d, %v\n%s%s", code, err, out.String(), errs.String())
 	}

@@ -16,6 +16,11 @@ func Refusals(ss []Scenario) []error {
 	if os.Geteuid() != 0 {
 		refuse("not root: run it with sudo, or without --here, in a guest")
 	}
+	for _, s := range ss {
+		if h := machineOf(s); h != "" {
+			refuse("%s needs a guest with %s, which QEMU has: run it without --here", s.Name, h)
+		}
+	}
 	for _, p := range programsOf(ss) {
 		if _, err := exec.LookPath(p.name); err != nil {
 			refuse("no %s: apt-get install %s", p.name, p.pkg)

@@ -80,17 +80,16 @@ func (r *run) scan(ctx context.Context) (*disk, error) {
 		r.Verdict = Skipped
 		return nil, errors.New("the rules say that the LUN scan hangs here, with a task that nothing can end: try it in a guest")
 	}
-	const what = "LUN scan"
 	ctx, cancel := context.WithTimeoutCause(ctx, stuckTime, errScanHangs)
 	defer cancel()
 	d, err := r.attach(ctx, r.Case)
 	if errors.Is(err, errScanHangs) {
 		r.MapObserved = scanHangs
-		r.check(what, "hangs", "hangs", r.pred.Reason)
+		r.check(lunScan, "hangs", "hangs", r.pred.Reason)
 		return nil, ErrStuck
 	}
 	if err == nil {
-		r.check(what, "hangs", "ends", r.pred.Reason)
+		r.check(lunScan, "hangs", "ends", r.pred.Reason)
 	}
 	return d, err
 }
@@ -98,6 +97,9 @@ func (r *run) scan(ctx context.Context) (*disk, error) {
 // scanHangs is what the budget map's columns say of a device that the kernel
 // never finishes to scan.
 const scanHangs = "scan hangs"
+
+// lunScan is the check of whether it ends.
+const lunScan = "LUN scan"
 
 var errScanHangs = fmt.Errorf("the scan has not ended after %v", stuckTime)
 
@@ -360,7 +362,9 @@ func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error)
 			if _, err := target.Settle(ctx, m.InFlight, want, fillQuiet, fillPatience); err != nil {
 				return probe.Device{}, err
 			}
-			if p.Target = m.Most(); p.Target >= want {
+			// The target's most may be of when the watch began, which the probe
+			// tells of only as commands start.
+			if p.Target = m.Most(); p.Target >= want && r.peakNow() >= want {
 				break
 			}
 			m.Release()

@@ -41,6 +41,7 @@ var others = []Scenario{
 	attachCycles, scanRescan, depthSweep, depthSweepQueues, countersRest, countersHeld,
 	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, stateOffline,
 	stuckOne, schedSwitch, cpuHotplug, sgBeside,
+	ataScenario(AHCI), ataRescan, ataScenario(ATAPIIX),
 }
 
 // Find returns the scenarios whose names, or the front of whose names, match a
@@ -55,6 +56,9 @@ func Find(pattern string) ([]Scenario, error) {
 		}
 		for name := path.Dir(s.Name); !ok && name != "."; name = path.Dir(name) {
 			ok, _ = path.Match(pattern, name)
+		}
+		if s.Name == pattern {
+			return []Scenario{s}, nil
 		}
 		if ok {
 			out = append(out, s)
@@ -111,6 +115,11 @@ func modulesOf(ss []Scenario) (load, carry []string) {
 	}
 	if hasHost(ss, ISCSITCP) {
 		load = append(load, "iscsi_tcp", "crc32c_generic")
+	}
+	for _, h := range []string{AHCI, ATAPIIX} {
+		if hasHost(ss, h) {
+			carry = append(carry, h)
+		}
 	}
 	return load, carry
 }
