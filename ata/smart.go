@@ -27,9 +27,6 @@ const (
 	smartBroken = 0x2cf4
 )
 
-// maxSmartPages is the most pages that SMART READ LOG moves, all that Count can say.
-const maxSmartPages = 255
-
 func smartPages(d *Drive, t *Taskfile) uint64 {
 	l := d.logAt(byte(t.LBA))
 	n := int(t.Count & 0xff)
