@@ -278,10 +278,9 @@ func (o *reports) write(r *scenario.Report) error {
 // agentCommand is the guest's side of ktest.
 func agentCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    scenario.AgentCommand + " NAME...",
+		Use:    scenario.AgentCommand + " [NAME...]",
 		Short:  "Carry out scenarios and write events as JSON lines",
 		Hidden: true,
-		Args:   cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w := cmd.OutOrStdout()
 			err := scenario.Agent(cmd.Context(), args, func(b []byte) error {

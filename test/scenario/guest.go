@@ -110,6 +110,12 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 		case g.accel == "tcg" && kernel.EmulatorFault(err) && again != ss[0].Name:
 			again = ss[0].Name // the next guest tries it once more
 		default:
+			if g.current == "" && g.rules == nil {
+				look := &guestRun{emit: emit, said: g.said}
+				if look.boot(ctx, cfg, nil) == nil {
+					g.rules, rules = look.rules, look.rules
+				}
+			}
 			r := g.lost(ss[0], err)
 			emit(Event{Result: &r})
 			ss = ss[1:]
@@ -272,6 +278,7 @@ func (g *guestRun) lost(s Scenario, err error) Result {
 		// The disk is there from the start, and the kernel waits for its scan.
 		r.LowerTo, r.MapPredicted, r.MapObserved = 0, scanHangs, scanHangs
 		r.check(lunScan, "hangs", "hangs", "and the boot with it: "+ge.What)
+		r.Complaints = slices.DeleteFunc(r.Complaints, func(c kernel.Complaint) bool { return c.Kind == "hung task" })
 		r.judge()
 		return r
 	}
