@@ -138,7 +138,7 @@ type Disk struct {
 	sparse       store.Sparse // nil unless thin
 	blocking     bool
 	volatile     bool // the store is memory
-	table        *table
+	table        *CommandTable
 	long         [256]bool // operation codes of the class long
 	locks        rangeLock
 
@@ -239,8 +239,8 @@ func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
 	d.applyModes()
 	d.table = newTable(d)
 	for code, list := range d.table {
-		for _, e := range list {
-			d.long[code] = d.long[code] || e.class&long != 0
+		for _, u := range list {
+			d.long[code] = d.long[code] || u.Of.(*entry).class&long != 0
 		}
 	}
 	if d.opt.Copies == nil {
@@ -375,7 +375,7 @@ func (d *Disk) Waits(cdb []byte) bool {
 
 // DataLength implements [Unit].
 func (d *Disk) DataLength(cdb []byte) (out, in uint64) {
-	e, s := d.table.find(cdb)
+	e, s := d.find(cdb)
 	if s.Key != NoSense || e.moves == nil {
 		return 0, 0
 	}
@@ -399,7 +399,7 @@ func (d *Disk) execute(c *Command) {
 	c.Status = Good
 	c.erasures = d.erasures.Load() // before state; see erase
 	n := d.nexusOf(c.Nexus)
-	e, s := d.table.find(c.CDB)
+	e, s := d.find(c.CDB)
 	if d.pool != nil {
 		d.watchPool()
 	}

@@ -14,7 +14,7 @@ func Operations() []Operation {
 	all := ops()
 	for i := range all {
 		e := newEntry(&all[i], false)
-		list = append(list, Operation{Name: e.name, Code: e.code, Action: e.action})
+		list = append(list, Operation{Name: e.Name, Code: e.Code, Action: e.Action})
 	}
 	return list
 }

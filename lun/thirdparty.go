@@ -59,7 +59,7 @@ func (d *Disk) copyCommands() []byte {
 	for _, code := range []byte{0x83, 0x84} {
 		b = append(b, code, byte(len(d.table[code])))
 		for _, e := range d.table[code] {
-			b = append(b, byte(e.action))
+			b = append(b, byte(e.Action))
 		}
 	}
 	b[0] = byte(len(b) - 1)
