@@ -23,6 +23,7 @@ const (
 	ASCUnrecoveredReadError              = 0x1100
 	ASCMarkedBad                         = 0x1114
 	ASCParameterListLengthError          = 0x1a00
+	ASCDefectListNotFound                = 0x1c00
 	ASCMiscompareDuringVerify            = 0x1d00
 	ASCInvalidCommandOperationCode       = 0x2000
 	ASCLBAOutOfRange                     = 0x2100

@@ -1,6 +1,7 @@
 package lun_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -152,7 +153,31 @@ func TestException(t *testing.T) {
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCModeParametersChanged)
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCFailurePredictionFalse)
 	h.selectPage(0, "1c0a 0c020000000000000000").parameter(4+2, 2) // TEST and DEXCPT
-	h.selectPage(0, "1c0a 00030000000000000000").parameter(4+3, 3)
+	h.selectPage(0, "1c0a 00010000000000000000").parameter(4+3, 3)
+	// MRIE 3 to 5: with the first command that is done, and its data.
+	h.run(transfer(0x2a, 1, 1, 0), pattern(512, 7), 0).good()
+	report := func(mrie int) {
+		t.Helper()
+		h.selectPage(0, fmt.Sprintf("1c0a 04%02x0000000000000000", mrie)).good()
+		h.do("12 00 00 0024 00", nil, 36).good()
+	}
+	reported := func(key lun.SenseKey) {
+		t.Helper()
+		if a := h.run(transfer(0x28, 1, 1, 0), nil, 512).fails(key, lun.ASCFailurePredictionFalse); !bytes.Equal(a.data, pattern(512, 7)) {
+			t.Errorf("%d bytes read, or others than were written", len(a.data))
+		}
+		h.do("00 00 00 00 00 00", nil, 0).good()
+	}
+	report(4)
+	reported(lun.RecoveredError)
+	report(5)
+	reported(lun.NoSense)
+	report(3)
+	h.do("00 00 00 00 00 00", nil, 0).good() // recovered errors aren't to be reported
+	report(0)
+	h.selectPage(0, "010a c4000000000000000000").good() // PER: they are
+	report(3)
+	reported(lun.RecoveredError)
 	h.selectPage(0, "1c0a 08000000000000000000").good()
 	if got := h.senses(); got != 0 {
 		t.Errorf("REQUEST SENSE at the end: %04x", got)

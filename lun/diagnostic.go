@@ -238,22 +238,25 @@ func (d *Disk) activateMicrocode(n *nexus) Sense {
 	return Sense{}
 }
 
-// defects answers with empty lists (SBC-4 5.17, 5.18). Those formats that a
-// disk without cylinders can have are taken.
-func (d *Disk) defects(_ *nexus, c *Command) Sense {
+// defects answers with empty lists (SBC-4 5.17, 5.18). For a format that a disk
+// without cylinders can't have, it is the short block format and RECOVERED ERROR.
+func (d *Disk) defects(_ *nexus, c *Command) (s Sense) {
 	at, lists := 2, c.CDB[2]
 	if c.CDB[0] == 0xb7 {
 		at, lists = 1, c.CDB[1]
 	}
 	switch lists & 7 {
 	case 0, 3: // short block, long block
+	case 7:
+		return InvalidField(at, 2) // reserved
 	default:
-		return InvalidField(at, 2)
+		lists &^= 7
+		s = Sense{Key: RecoveredError, Code: ASCDefectListNotFound}
 	}
 	if c.CDB[0] == 0xb7 {
 		c.Reply([]byte{0, lists, 0, 0, 0, 0, 0, 0}, uint64(be32(c.CDB[6:])))
 	} else {
 		c.Reply([]byte{0, lists, 0, 0}, uint64(be16(c.CDB[7:])))
 	}
-	return Sense{}
+	return s
 }

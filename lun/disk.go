@@ -426,8 +426,8 @@ func (d *Disk) execute(c *Command) {
 		c.Status = ReservationConflict
 		return
 	}
-	run := e.run
-	if st := d.state.Load(); st != 0 {
+	run, st := e.run, d.state.Load()
+	if st != 0 {
 		if s := d.admit(st, e); s.Key != NoSense {
 			d.fail(c, s)
 			return
@@ -444,15 +444,25 @@ func (d *Disk) execute(c *Command) {
 	}
 	if s := run(d, n, c); s.Key != NoSense {
 		d.fail(c, s)
+	} else if st&warning != 0 && c.Status == Good && e.class&quiet == 0 {
+		d.warn(c)
 	}
 	if d.cuts.Load() != cuts && c.Status == Good {
 		d.fail(c, powerLost())
 	}
 }
 
-// fail ends the command with sense data of the format that D_SENSE asks for.
+// fail ends the command with sense data. That of a RECOVERED ERROR was done all the
+// same.
 func (d *Disk) fail(c *Command, s Sense) {
-	c.InLen, c.OutLen = 0, 0
+	if s.Key != RecoveredError {
+		c.InLen, c.OutLen = 0, 0
+	}
+	d.tell(c, s)
+}
+
+// tell gives the command sense data of the format that D_SENSE asks for.
+func (d *Disk) tell(c *Command, s Sense) {
 	if d.descriptorSense.Load() {
 		c.FailDescriptor(s)
 	} else {

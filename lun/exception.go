@@ -16,6 +16,9 @@ const (
 const (
 	reportNothing   = 0x0
 	reportAttention = 0x2
+	reportAllowed   = 0x3 // as a recovered error, if PER allows that
+	reportRecovered = 0x4
+	reportNoSense   = 0x5
 	reportOnRequest = 0x6
 )
 
@@ -26,7 +29,7 @@ func newExceptionPage() *modePage {
 			return exceptionFlags, 2, true
 		}
 		switch v[exceptionMRIE] {
-		case reportNothing, reportAttention, reportOnRequest:
+		case reportNothing, reportAttention, reportAllowed, reportRecovered, reportNoSense, reportOnRequest:
 			return 0, 0, false
 		}
 		return exceptionMRIE, 3, true
@@ -42,6 +45,38 @@ func (d *Disk) exception() (code uint16, report byte) {
 		return 0, reportNothing
 	}
 	return ASCFailurePredictionFalse, v[exceptionMRIE]
+}
+
+// reportException has the exception that an initiator now asks for reported, once.
+// Disk.mu is held.
+func (d *Disk) reportException() {
+	state := d.state.Load() &^ warning
+	switch code, report := d.exception(); report {
+	case reportAttention:
+		d.attendOthers(nil, code)
+	case reportAllowed, reportRecovered, reportNoSense:
+		state |= warning
+	}
+	d.state.Store(state)
+}
+
+// warn reports the exception with the sense data of a command that was done, the
+// first one that comes, if that is how it is to be reported.
+func (d *Disk) warn(c *Command) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	state := d.state.Load()
+	code, report := d.exception()
+	if state&warning == 0 || report == reportAllowed && d.page(recoveryPage, 0).current[0]&per == 0 {
+		return
+	}
+	d.state.Store(state &^ warning)
+	switch report {
+	case reportAllowed, reportRecovered:
+		d.tell(c, Sense{Key: RecoveredError, Code: code})
+	case reportNoSense:
+		d.tell(c, Sense{Key: NoSense, Code: code})
+	}
 }
 
 // exceptionLog is the Informational Exceptions page (SPC-5 7.3.11).

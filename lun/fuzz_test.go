@@ -116,11 +116,8 @@ const maxFuzzAlloc = 128 << 20
 // opcodesOf returns the CDBs that a disk says it supports, with the bits that
 // it looks at set: a good start for all of its commands.
 func opcodesOf(t testing.TB, o lun.DiskOptions) (cdbs [][]byte) {
-	h := newHost(t, 1<<20, o)
-	all := h.do("a3 0c 00 00 0000 0000ffff 00 00", nil, 65535).good().data[4:]
-	for ; len(all) >= 8; all = all[8:] {
-		one := []byte{0xa3, 0x0c, 0x03, all[0], all[2], all[3], 0, 0, 1, 0, 0, 0}
-		cdbs = append(cdbs, bytes.Clone(h.run(one, nil, 256).good().data[4:]))
+	for _, c := range commandsOf(t, o) {
+		cdbs = append(cdbs, c.usage)
 	}
 	return cdbs
 }
@@ -215,6 +212,10 @@ func plausible(b []byte) bool {
 		return !bytes.Equal(code, []byte{0, 0})
 	case lun.CopyAborted, lun.AbortedCommand:
 		return true
+	case lun.RecoveredError:
+		return bytes.Equal(code, []byte{0x1c, 0}) || bytes.Equal(code, []byte{0x5d, 0xff})
+	case lun.NoSense:
+		return bytes.Equal(code, []byte{0x5d, 0xff})
 	}
 	return false
 }

@@ -3,7 +3,9 @@ package lun_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -153,9 +155,16 @@ func TestDefects(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{})
 	h.do("37 00 18 00000000 00ff 00", nil, 255).is("00180000")
 	h.do("37 00 1b 00000000 00ff 00", nil, 255).is("001b0000")
-	h.do("37 00 05 00000000 00ff 00", nil, 255).field(2, 2)
+	h.do("37 00 1f 00000000 00ff 00", nil, 255).field(2, 2)
 	h.do("b7 08 00000000 000000ff 00 00", nil, 255).is("00080000 00000000")
-	h.do("b7 05 00000000 000000ff 00 00", nil, 255).field(1, 2)
+	h.do("b7 07 00000000 000000ff 00 00", nil, 255).field(1, 2)
+	// A format that isn't the disk's: another one, and sense data.
+	for cdb, want := range map[string]string{"37 00 1d 00000000 00ff 00": "00180000", "b7 0c 00000000 000000ff 00 00": "00080000 00000000"} {
+		a := h.do(cdb, nil, 255).fails(lun.RecoveredError, lun.ASCDefectListNotFound)
+		if got := hex.EncodeToString(a.data); got != strings.ReplaceAll(want, " ", "") {
+			t.Errorf("%s: %s, want %s", cdb, got, want)
+		}
+	}
 }
 
 func TestIdentifyingInformation(t *testing.T) {

@@ -69,8 +69,8 @@ func newModePages(d *Disk) []*modePage {
 			v[controlTags] |= 0x80
 		}
 	}
-	// Read-write error recovery: AWRE, ARRE.
-	recovery := newModePage(recoveryPage, 0, "c0000000000000000000", "00000000000000000000")
+	// Read-write error recovery: AWRE, ARRE, and PER can be set.
+	recovery := newModePage(recoveryPage, 0, "c0000000000000000000", "04000000000000000000")
 	if pooled(d) {
 		for _, v := range [][]byte{recovery.initial, recovery.current, recovery.saved, recovery.changeable} {
 			v[recoveryFlags] |= 0x80 // LBPERE
@@ -168,7 +168,7 @@ func (d *Disk) modeSense(n *nexus, c *Command) Sense {
 	pages := d.pagesOf(n)
 	ten := c.CDB[0] == 0x5a
 	code, sub, control := c.CDB[2]&0x3f, c.CDB[3], c.CDB[2]>>6
-	if sub != 0 && sub != 0xff && code != 0x3f && findPage(pages, code, sub) == nil {
+	if sub != 0 && sub != 0xff && findPage(pages, code, sub) == nil {
 		return InvalidField(3, 7)
 	}
 	b := make([]byte, 4, 256)
@@ -294,8 +294,8 @@ func (d *Disk) changeModes(n *nexus, list []byte, at int, x *descriptor, save bo
 	if changed {
 		d.attendOthers(n, ASCModeParametersChanged)
 	}
-	if code, report := d.exception(); report == reportAttention && tested {
-		d.attendOthers(nil, code)
+	if tested {
+		d.reportException()
 	}
 	return Sense{}
 }

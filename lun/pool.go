@@ -16,6 +16,7 @@ const (
 
 	recoveryPage  = 0x01
 	recoveryFlags = 5 // LBPERE is bit 7
+	per           = 4 // in its first byte
 
 	exceptionsPage = 0x1c
 	poolSubpage    = 0x02

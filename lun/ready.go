@@ -18,6 +18,7 @@ const (
 	formatFailed                      // FORMAT UNIT failed, and nothing is left to read
 	sanitizeFailed                    // SANITIZE failed
 	sanitizeStuck                     // and only another one can end that
+	warning                           // of an exception; see warn
 	resting                           // power conditions come and go; see condition.go
 )
 
