@@ -110,12 +110,24 @@ func TestCommands(t *testing.T) {
 		t.Errorf("read of nothing: uflags %#x, or old data is left", c.uflags)
 	}
 
+	withLUN := cdb(0x12, 0)
+	withLUN[1] = 0x61
+	if p.run(withLUN, 0, 0, nil); got.CDB[1] != 1 {
+		t.Errorf("INQUIRY with a LUN in its CDB: %x", got.CDB)
+	}
+
 	in = pattern[:10]
 	c = p.run(cdb(0xc0, 10), 4096, 1, nil)
 	want := completion{id: c.id, status: uint8(lun.CheckCondition), uflags: uflagReadLen, readLen: 10}
 	copy(want.sense[:], lun.Sense{Key: lun.RecoveredError, Code: 0x1701}.AppendFixed(nil))
 	if c != want {
 		t.Errorf("sense and data: %+v, want %+v", c, want)
+	}
+
+	in = pattern
+	c = p.run(cdb(0xc0, 4096), 4096, 1, nil)
+	if c.status != uint8(lun.CheckCondition) || c.readLen != 4096 || !bytes.Equal(p.data(c.id, 4096), pattern) {
+		t.Errorf("sense and all of the data: %+v", c)
 	}
 
 	c = p.run(cdb(0xc1, 0), 0, 0, nil)

@@ -5,6 +5,8 @@ import (
 	"lunlab/target/shared"
 )
 
+const inquiry = 0x12
+
 // task is a command from the ring until its answer is in the ring. Tasks are
 // used again, so that a command allocates nothing.
 type task struct {
@@ -35,6 +37,11 @@ func (t *task) execute(cancel <-chan struct{}) answer {
 	r, c := t.ring, &t.cmd
 	c.Reset()
 	c.Nexus, c.CDB, c.Cancel, c.Path = r.nexus, t.cdb, cancel, t
+	if c.CDB[0] == inquiry {
+		// Linux takes a target for a SCSI-2 one until it has seen the INQUIRY data of
+		// one of its units, and puts the LUN there.
+		c.CDB[1] &= 0x1f
+	}
 	// The ring says nothing of the direction, but for bidirectional commands.
 	if out, _ := r.unit.DataLength(t.cdb); out > 0 || t.bidi < len(t.iov) {
 		c.DataOut, c.DataIn = t.iov[:t.bidi], t.iov[t.bidi:]
@@ -56,13 +63,13 @@ func (t *task) answer() answer {
 	for _, b := range c.DataIn {
 		room += uint64(len(b))
 	}
-	if c.InLen >= room {
+	if c.InLen >= room && c.Status != lun.CheckCondition {
 		return a
 	}
 	// The kernel takes all of the data area's blocks, which still hold another
 	// command's data behind what was stored now.
 	if t.ring.mb.flags&capReadLen != 0 && c.InLen > 0 {
-		a.readLen = uint32(c.InLen)
+		a.readLen = uint32(min(c.InLen, room)) // with sense data, it says that there is data too
 	} else if c.Status != lun.CheckCondition {
 		zeroFrom(c.DataIn, c.InLen)
 	}
