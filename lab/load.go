@@ -33,7 +33,12 @@ func Load(path string) (*Config, error) {
 		return nil, fmt.Errorf("%w; `lunlab example` prints one to begin with", err)
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	return Read(path, f)
+}
+
+// Read is Load for a file that is open.
+func Read(path string, r io.Reader) (*Config, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, err
 	}

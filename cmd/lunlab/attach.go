@@ -19,7 +19,6 @@ import (
 	"lunlab/lab"
 	"lunlab/lab/attach"
 	"lunlab/lun"
-	"lunlab/lun/fault/control"
 	"lunlab/target/tcmu"
 )
 
@@ -50,6 +49,9 @@ tcm_loop. Without -f, it is one LUN in memory.
 
 What a killed lunlab left attached is removed first, and by --cleanup without
 attaching anything.
+
+SIGHUP has it read lab.yaml again: disks come, go and grow, and faults change. One
+that is in use (mounted, or part of a volume) doesn't go, and a host keeps its limits.
 
 Ctrl-C detaches in order: what is mounted is waited for, and the kernel writes
 back what it has cached. A second one fails the commands that are in flight. The
@@ -98,16 +100,12 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	for _, t := range cfg.Targets {
-		for _, u := range t.LUNs {
-			if u.Protectable {
-				return fmt.Errorf("%s: LUN %d of %s has protection, which the kernel's TCMU doesn't carry; leave it out (serve has it)", cfg.Path, u.Number, t.Name)
-			}
-		}
+	if err := attachable(cfg); err != nil {
+		return err
 	}
 	later, stopSignals := laterSignals(ctx)
 	defer stopSignals()
-	hangups := make(chan os.Signal, 1) // which would leave everything attached to a process that is gone
+	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	soon, cancel := context.WithTimeoutCause(ctx, attachTime, fmt.Errorf("not attached within %v", attachTime))
@@ -130,11 +128,11 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 	}
 	defer func() { err = errors.Join(err, units.Close()) }()
 
-	faults, err := faultsOf(cfg.Path, units.LUNs, func(t *lab.Target) string { return t.Name }, lun.RingLink)
-	if err != nil {
+	c := controls{units, func(t *lab.Target) string { return t.Name }, []lun.Link{lun.RingLink}}
+	if _, err := c.faults(cfg.Path, units.LUNs); err != nil {
 		return err
 	}
-	stop, err := serveFaults(control.Handler(func() []control.LUN { return faults }), slog.New(slog.NewTextHandler(stderr, nil)), o.socket)
+	stop, err := serveControls(&c, slog.New(slog.NewTextHandler(stderr, nil)), o.socket)
 	if err != nil {
 		return err
 	}
@@ -142,11 +140,14 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 
 	a := attach.New(engine)
 	defer func() { err = errors.Join(err, detach(ctx, a, later, stderr)) }()
-	if err := a.Attach(soon, units); err != nil {
+	if err := a.Add(soon, units.LUNs...); err != nil {
 		return explain(err)
 	}
 	if err := printAttached(stdout, a.LUNs(), o.json); err != nil {
 		return err
+	}
+	if !o.json {
+		fmt.Fprintln(stdout, "attached; Ctrl-C detaches")
 	}
 	for {
 		select {
@@ -155,9 +156,51 @@ func attachLab(ctx context.Context, o *attachOptions, stdout, stderr io.Writer) 
 		case err := <-a.Failed():
 			return err
 		case <-hangups:
-			fmt.Fprintln(stderr, "lunlab: attach can't reload, and all stays attached; for another lab.yaml end it with Ctrl-C and start it again")
+			says := stdout
+			if o.json {
+				says = stderr
+			}
+			hangup(o.file, func() (string, error) { return c.reattach(ctx, a, o, stdout) }, says, stderr)
 		}
 	}
+}
+
+// attachable looks for what TCMU can't have.
+func attachable(cfg *lab.Config) error {
+	for _, t := range cfg.Targets {
+		for _, u := range t.LUNs {
+			if u.Protectable {
+				return fmt.Errorf("%s: LUN %d of %s has protection, which the kernel's TCMU doesn't carry; leave it out (serve has it)", cfg.Path, u.Number, t.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// reattach has attached what the configuration says by now, or on a notReloaded what
+// was attached before. It prints what is, and returns what has changed.
+func (c *controls) reattach(ctx context.Context, a *attach.Attachment, o *attachOptions, stdout io.Writer) (string, error) {
+	cfg, ch, err := c.prepare(o.file, nil)
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(attachable(cfg), a.CanBecome(cfg, ch.Removed)); err != nil {
+		return "", notReloaded{errors.Join(err, ch.Undo())}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, attachTime, fmt.Errorf("not attached within %v", attachTime))
+	defer cancel()
+	var errs []error
+	for _, u := range ch.Removed {
+		errs = append(errs, a.Detach(ctx, u, detachTime), u.Close())
+	}
+	errs = append(errs, a.Prune(ctx, cfg.Targets), ch.Commit())
+	for _, u := range ch.Added {
+		if err := a.Add(ctx, u); err != nil {
+			errs = append(errs, explain(err))
+		}
+	}
+	errs = append(errs, printAttached(stdout, a.LUNs(), o.json))
+	return changed(ch), errors.Join(errs...)
 }
 
 func cleanup(ctx context.Context, e *tcmu.Engine, cfg *lab.Config, only bool, stdout, stderr io.Writer) error {
@@ -198,11 +241,7 @@ func printAttached(w io.Writer, luns []attach.LUN, asJSON bool) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", r.Target, r.LUN, r.Block, r.Generic, r.HCTL,
 			lab.FormatSize(r.Size), r.BlockSize, r.CanQueue, r.CmdPerLUN, r.HWQueues, r.QueueDepth)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(w, "attached; Ctrl-C detaches")
-	return err
+	return t.Flush()
 }
 
 // detach takes everything off the kernel again. Commands that don't end by

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -13,12 +14,12 @@ func checkCommand() *cobra.Command {
 		Use:   "check FILE…",
 		Short: "Check configurations (lab.yaml) without opening what they name",
 		Long: `Check configurations. Each mistake is a line, FILE:LINE:COLUMN: what is wrong and
-what would be right. The exit status is 2 if there are any.`,
+what would be right. "-" is standard input. The exit status is 2 if there are any.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			bad := 0
 			for _, path := range args {
-				c, err := lab.Load(path)
+				c, err := loadOrRead(path, cmd.InOrStdin())
 				if err != nil {
 					bad++
 					fmt.Fprintln(cmd.ErrOrStderr(), err)
@@ -28,7 +29,7 @@ what would be right. The exit status is 2 if there are any.`,
 				for _, t := range c.Targets {
 					luns += len(t.LUNs)
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: fine: %s on %s\n", path, count(luns, "LUN"), count(len(c.Targets), "target"))
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: fine: %s on %s\n", c.Path, count(luns, "LUN"), count(len(c.Targets), "target"))
 			}
 			if bad > 0 {
 				return fmt.Errorf("%d of %s can't be used", bad, count(len(args), "file"))
@@ -36,6 +37,15 @@ what would be right. The exit status is 2 if there are any.`,
 			return nil
 		},
 	}
+}
+
+// loadOrRead loads the configuration at path, or reads it from in if that is "-". Its
+// paths are from the working directory then.
+func loadOrRead(path string, in io.Reader) (*lab.Config, error) {
+	if path == "-" {
+		return lab.Read("<stdin>", in)
+	}
+	return lab.Load(path)
 }
 
 func exampleCommand() *cobra.Command {

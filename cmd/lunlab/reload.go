@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"lunlab/lab"
+	"lunlab/lun"
 	"lunlab/target"
 	"lunlab/target/iscsi"
 	"lunlab/target/vhostuser"
@@ -15,16 +17,9 @@ import (
 // reload has the server serve what a configuration says by now, or on a
 // notReloaded what it served before. It returns what has changed.
 func (s *served) reload(srv *iscsi.Server, path string) (string, error) {
-	cfg, err := s.lab.LoadOver(path)
+	cfg, ch, err := s.controls.prepare(path, s.abort)
 	if err != nil {
-		return "", notReloaded{err}
-	}
-	ch, err := s.lab.Prepare(cfg, s.abort)
-	if err != nil {
-		return "", notReloaded{err}
-	}
-	if _, err := s.faults(path, slices.Concat(ch.Added, ch.Kept)); err != nil {
-		return "", notReloaded{errors.Join(err, ch.Undo())}
+		return "", err
 	}
 	devices := maps.Clone(s.devices)
 	for _, t := range cfg.Targets {
@@ -58,20 +53,42 @@ func (s *served) reload(srv *iscsi.Server, path string) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%s added, %d removed, %d kept", count(len(ch.Added), "LUN"), len(ch.Removed), len(ch.Kept)), errors.Join(errs...)
+	return changed(ch), errors.Join(errs...)
+}
+
+// prepare reads a configuration, and opens what it has and the lab doesn't. Its
+// errors are notReloaded. abort is that of [lab.Config.Build].
+func (c *controls) prepare(path string, abort func(*lab.Target, int, *lun.Nexus)) (*lab.Config, *lab.Change, error) {
+	cfg, err := c.lab.LoadOver(path)
+	if err != nil {
+		return nil, nil, notReloaded{err}
+	}
+	ch, err := c.lab.Prepare(cfg, abort)
+	if err != nil {
+		return nil, nil, notReloaded{err}
+	}
+	if _, err := c.faults(path, slices.Concat(ch.Added, ch.Kept)); err != nil {
+		return nil, nil, notReloaded{errors.Join(err, ch.Undo())}
+	}
+	return cfg, ch, nil
+}
+
+// changed says what a change comes to.
+func changed(ch *lab.Change) string {
+	return fmt.Sprintf("%s added, %d removed, %d kept", count(len(ch.Added), "LUN"), len(ch.Removed), len(ch.Kept))
 }
 
 // hangup does what SIGHUP asks for, and says what came of it.
-func (s *served) hangup(srv *iscsi.Server, path string, stdout, stderr io.Writer) {
+func hangup(path string, reload func() (string, error), stdout, stderr io.Writer) {
 	if path == "" {
 		fmt.Fprintln(stderr, "lunlab: there is no lab.yaml to read again: start with -f")
 		return
 	}
-	said, err := s.reload(srv, path)
+	said, err := reload()
 	var not notReloaded
 	switch {
 	case errors.As(err, &not):
-		fmt.Fprintf(stderr, "%v\nlunlab: all is served as before\n", err)
+		fmt.Fprintf(stderr, "%v\nlunlab: all is as before\n", err)
 	case err != nil:
 		fmt.Fprintf(stderr, "lunlab: reloaded, but: %v\n", err)
 		fallthrough

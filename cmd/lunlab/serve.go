@@ -119,7 +119,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, served.lab.Close()) }()
-	if _, err := served.faults(cfg.Path, served.lab.Units()); err != nil {
+	if _, err := served.controls.faults(cfg.Path, served.lab.Units()); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
@@ -132,7 +132,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	stop, err := serveStatus(srv, served.controls(), log, o.socket, o.metrics, lns[0].Addr())
+	stop, err := serveStatus(srv, served.controls.handler(), log, o.socket, o.metrics, lns[0].Addr())
 	if err != nil {
 		for _, ln := range lns {
 			ln.Close()
@@ -172,7 +172,7 @@ func serve(ctx context.Context, o *serveOptions, stdout, stderr io.Writer) (err 
 			return err
 		case <-ctx.Done():
 		case <-hangups:
-			served.hangup(srv, o.file, stdout, stderr)
+			hangup(o.file, func() (string, error) { return served.reload(srv, o.file) }, stdout, stderr)
 		}
 	}
 	go deregister() // so that nobody is sent here any more

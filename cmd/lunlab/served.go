@@ -46,6 +46,7 @@ type served struct {
 	devices map[string]*target.Target // by the target's name in the configuration
 	targets []*iscsi.Target
 
+	controls controls
 	machines machines
 }
 
@@ -60,6 +61,7 @@ func openServed(cfg *lab.Config) (*served, error) {
 		return nil, err
 	}
 	s.lab = l
+	s.controls = controls{l, iscsiName, []lun.Link{lun.ConnectionLink, lun.SessionLink}}
 	for _, u := range l.LUNs {
 		if err := s.add(u); err != nil {
 			return nil, errors.Join(err, l.Close())

@@ -4,6 +4,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -23,19 +24,34 @@ import (
 // Attachment is what is attached, in the order in which it was. One goroutine
 // calls its methods.
 //
-// The order is [Attachment.Attach], once, then [Attachment.WaitUnused] if one is
-// patient, and [Attachment.Remove] until it succeeds, also after an Attach that
-// failed; [Attachment.Offline] helps it when commands don't end.
+// The order is [Attachment.Add], and [Attachment.Detach] of some, then
+// [Attachment.WaitUnused] if one is patient, and [Attachment.Remove] until it
+// succeeds, also after an Add that failed; [Attachment.Offline] helps it when
+// commands don't end.
 type Attachment struct {
 	engine  *tcmu.Engine
-	loops   []*tcmu.Loop
-	devices []*tcmu.Device
-	luns    []LUN
-	ringMB  uint32
+	hosts   []*host
+	units   []*unit
 	failed  chan error
-	stop    chan struct{}
-	once    sync.Once
 	watches sync.WaitGroup
+}
+
+// host is the one that a target is.
+type host struct {
+	*tcmu.Loop
+	target string
+	config tcmu.LoopConfig
+	nexus  *lun.Nexus
+}
+
+// unit is a device and, if the kernel has taken it, a disk.
+type unit struct {
+	host   *host
+	of     *lun.Disk
+	device *tcmu.Device
+	disk   *tcmu.Disk
+	row    LUN
+	gone   chan struct{} // closed with the disk's end
 }
 
 // LUN is one that is attached.
@@ -53,75 +69,163 @@ type LUN struct {
 
 // New makes one of nothing. The engine has to be open until all is removed.
 func New(e *tcmu.Engine) *Attachment {
-	return &Attachment{engine: e, failed: make(chan error, 1), stop: make(chan struct{})}
+	return &Attachment{engine: e, failed: make(chan error, 1)}
 }
 
-// Attach makes a host for each target, and of each LUN a disk on it. On an error,
-// what was attached before is still there.
-func (a *Attachment) Attach(ctx context.Context, units *lab.Lab) error {
-	if len(units.LUNs) > 8 {
-		a.ringMB = 1 // a ring takes up kernel memory, 8 MiB if nothing is said
+// fullRings is how many devices have rings of the size that the kernel chooses.
+const fullRings = 8
+
+// Add makes of each unit a disk on the host of its target, and the host if it isn't
+// there. On an error, what was attached before is still there.
+func (a *Attachment) Add(ctx context.Context, units ...*lab.Unit) error {
+	var ringMB uint32
+	if len(a.units)+len(units) > fullRings {
+		ringMB = 1 // a ring takes up kernel memory, 8 MiB if nothing is said
 	}
-	for _, t := range units.Config.Targets {
-		loop, err := a.engine.CreateLoop(ctx, LoopConfig(t))
+	for _, u := range units {
+		h, err := a.hostOf(ctx, u.Target)
 		if err != nil {
 			return err
 		}
-		a.loops = append(a.loops, loop)
-		address, err := strconv.ParseUint(strings.TrimPrefix(loop.Initiator(), "naa."), 16, 64)
-		if err != nil {
+		if err := a.add(ctx, h, u, ringMB); err != nil {
 			return err
 		}
-		nexus := &lun.Nexus{Initiator: tcmu.SASTransportID(address), TargetPort: 1, Name: loop.Initiator() + "," + loop.WWN()}
-		for _, u := range units.Of(t) {
-			if err := a.attachUnit(ctx, loop, nexus, u); err != nil {
-				return err
-			}
-		}
-	}
-	for _, d := range a.devices {
-		a.watches.Go(func() {
-			select {
-			case <-d.Done():
-				select {
-				case a.failed <- d.Err():
-				default:
-				}
-			case <-a.stop:
-			}
-		})
 	}
 	return nil
 }
 
-func (a *Attachment) attachUnit(ctx context.Context, loop *tcmu.Loop, nexus *lun.Nexus, u *lab.Unit) error {
-	o := u.Disk.Options()
-	row := LUN{
-		Target: u.Target.Name, WWN: loop.WWN(), Host: loop.Host(), Limits: loop.Limits(),
-		Size: u.Disk.Blocks() * uint64(o.BlockSize), BlockSize: o.BlockSize, Serial: o.Serial,
+func (a *Attachment) hostOf(ctx context.Context, t *lab.Target) (*host, error) {
+	for _, h := range a.hosts {
+		if h.target == t.Name {
+			return h, nil
+		}
 	}
-	dev, err := a.engine.Create(ctx, tcmu.Config{
-		Name: fmt.Sprintf("%s-%d", u.Target.Name, u.Config.Number),
-		Size: row.Size, BlockSize: uint32(o.BlockSize), Nexus: nexus, RingMB: a.ringMB,
+	config := LoopConfig(t)
+	loop, err := a.engine.CreateLoop(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	h := &host{Loop: loop, target: t.Name, config: config}
+	a.hosts = append(a.hosts, h)
+	address, err := strconv.ParseUint(strings.TrimPrefix(loop.Initiator(), "naa."), 16, 64)
+	if err != nil {
+		return nil, err
+	}
+	h.nexus = &lun.Nexus{Initiator: tcmu.SASTransportID(address), TargetPort: 1, Name: loop.Initiator() + "," + loop.WWN()}
+	return h, nil
+}
+
+func (a *Attachment) add(ctx context.Context, h *host, u *lab.Unit, ringMB uint32) (err error) {
+	o := u.Disk.Options()
+	x := &unit{host: h, of: u.Disk, gone: make(chan struct{}), row: LUN{
+		Target: h.target, WWN: h.WWN(), Host: h.Host(), Limits: h.Limits(),
+		Size: u.Disk.Blocks() * uint64(o.BlockSize), BlockSize: o.BlockSize, Serial: o.Serial,
+	}}
+	x.device, err = a.engine.Create(ctx, tcmu.Config{
+		Name: fmt.Sprintf("%s-%d", h.target, u.Config.Number),
+		Size: x.row.Size, BlockSize: uint32(o.BlockSize), Nexus: h.nexus, RingMB: ringMB,
 	}, u.Faults)
 	if err != nil {
 		return err
 	}
-	a.devices = append(a.devices, dev)
-	disk, err := loop.Attach(ctx, dev, u.Config.Number)
-	if err != nil {
+	a.units = append(a.units, x)
+	if x.disk, err = h.Attach(ctx, x.device, u.Config.Number); err != nil {
 		return err
 	}
-	row.Disk = *disk
-	if row.QueueDepth, err = disk.QueueDepth(); err != nil {
-		return err
+	a.watches.Go(func() { a.watch(x) })
+	x.row.Disk = *x.disk
+	x.row.QueueDepth, err = x.disk.QueueDepth()
+	return err
+}
+
+// watch tells when a unit isn't served any more.
+func (a *Attachment) watch(u *unit) {
+	select {
+	case <-u.device.Done():
+		select {
+		case a.failed <- u.device.Err():
+		default:
+		}
+	case <-u.gone:
 	}
-	a.luns = append(a.luns, row)
+}
+
+// LUNs are those that are attached, as they are now.
+func (a *Attachment) LUNs() []LUN {
+	var list []LUN
+	for _, u := range a.units {
+		if u.disk == nil {
+			continue
+		}
+		row := u.row
+		row.Size = u.of.Blocks() * uint64(row.BlockSize)
+		if n, err := u.disk.QueueDepth(); err == nil {
+			row.QueueDepth = n
+		}
+		list = append(list, row)
+	}
+	return list
+}
+
+// CanBecome returns why what is attached can't come to be what a change makes of
+// it: a disk is to go that is in use, or a host to have other limits.
+func (a *Attachment) CanBecome(c *lab.Config, removed []*lab.Unit) error {
+	var errs []error
+	for _, h := range a.hosts {
+		for _, t := range c.Targets {
+			if t.Name == h.target && LoopConfig(t) != h.config {
+				errs = append(errs, fmt.Errorf("%s:1:1: the limits of target %s can't change while it is attached: its host was made with them; restart for that", c.Path, t.Name))
+			}
+		}
+	}
+	for _, r := range removed {
+		if u := a.unitOf(r); u != nil && u.row.Block != "" && claimed(u.row.Block) {
+			errs = append(errs, fmt.Errorf("%s:1:1: LUN %d of %s can't go: %s is in use (mounted, or part of a volume); free it", c.Path, r.Config.Number, r.Target.Name, u.row.Block))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Attachment) unitOf(u *lab.Unit) *unit {
+	for _, x := range a.units {
+		if x.of == u.Disk {
+			return x
+		}
+	}
 	return nil
 }
 
-// LUNs are those that are attached.
-func (a *Attachment) LUNs() []LUN { return a.luns }
+// Detach takes a unit off the kernel, which waits for commands in flight. They are
+// failed when they don't end by themselves in some time.
+func (a *Attachment) Detach(ctx context.Context, u *lab.Unit, patience time.Duration) error {
+	x := a.unitOf(u)
+	if x == nil {
+		return nil // it never came to be attached
+	}
+	step, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := a.detach(step, x)
+	if err == nil || step.Err() == nil {
+		return err
+	}
+	x.device.Offline()
+	return a.detach(ctx, x)
+}
+
+func (a *Attachment) detach(ctx context.Context, u *unit) error {
+	if u.disk != nil {
+		if err := u.disk.Detach(ctx); err != nil {
+			return err
+		}
+		u.disk = nil
+		close(u.gone)
+	}
+	if err := u.device.Close(ctx); err != nil {
+		return err
+	}
+	a.units = slices.DeleteFunc(a.units, func(x *unit) bool { return x == u })
+	return nil
+}
 
 // Failed gives an error when a LUN that is attached isn't served any more.
 func (a *Attachment) Failed() <-chan error { return a.failed }
@@ -129,10 +233,10 @@ func (a *Attachment) Failed() <-chan error { return a.failed }
 // WaitUnused waits until no disk is mounted or otherwise claimed, or ctx ends.
 // It calls tell with the path of each that it has to wait for.
 func (a *Attachment) WaitUnused(ctx context.Context, tell func(block string)) {
-	for _, u := range a.luns {
-		for told := false; u.Block != "" && claimed(u.Block); told = true {
+	for _, u := range a.units {
+		for told := false; u.row.Block != "" && claimed(u.row.Block); told = true {
 			if !told {
-				tell(u.Block)
+				tell(u.row.Block)
 			}
 			select {
 			case <-ctx.Done():
@@ -145,28 +249,33 @@ func (a *Attachment) WaitUnused(ctx context.Context, tell func(block string)) {
 
 // Offline fails the commands that are in flight, and all that come.
 func (a *Attachment) Offline() {
-	for _, d := range a.devices {
-		d.Offline()
+	for _, u := range a.units {
+		u.device.Offline()
 	}
 }
 
 // Remove takes everything off the kernel. The kernel waits for commands in
 // flight. What is left when ctx ends, the next Remove goes on with.
 func (a *Attachment) Remove(ctx context.Context) error {
-	a.once.Do(func() { close(a.stop) })
-	a.watches.Wait()
-	for len(a.loops) > 0 {
-		last := len(a.loops) - 1
-		if err := a.loops[last].Close(ctx); err != nil {
+	for len(a.units) > 0 {
+		if err := a.detach(ctx, a.units[len(a.units)-1]); err != nil {
 			return err
 		}
-		a.loops = a.loops[:last]
 	}
-	for _, d := range slices.Backward(a.devices) {
-		if err := d.Close(ctx); err != nil {
+	a.watches.Wait()
+	return a.Prune(ctx, nil)
+}
+
+// Prune removes the hosts of no target of these. They have to have no disks.
+func (a *Attachment) Prune(ctx context.Context, targets []*lab.Target) error {
+	for i, h := range slices.Backward(a.hosts) {
+		if slices.ContainsFunc(targets, func(t *lab.Target) bool { return t.Name == h.target }) {
+			continue
+		}
+		if err := h.Close(ctx); err != nil {
 			return err
 		}
-		a.devices = a.devices[:len(a.devices)-1]
+		a.hosts = slices.Delete(a.hosts, i, i+1)
 	}
 	return nil
 }

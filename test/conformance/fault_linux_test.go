@@ -17,9 +17,7 @@ targets:
     limits: {can_queue: 64, cmd_per_lun: 32}
     luns: [{lun: 0, store: {kind: mem, size: 64MiB}}]
 END
-/opt/lunlab attach -f lab.yaml --socket /tmp/socket > attach.log 2>&1 &
-server=$!
-await 'grep -q "^attached" attach.log'
+attach
 d=$(ls /sys/class/scsi_disk/*/device/block)
 q=/sys/block/$d/device
 
@@ -62,16 +60,20 @@ echo "ramped up"
 kill $reader
 wait $reader || true
 
-kill -INT $server
-wait $server
+detach
 echo "detached"
 `
 
-// TestFaultsLinux has a Linux kernel meet faults.
-func TestFaultsLinux(t *testing.T) {
-	out := inGuest(t, faultScript, kernel.Config{
+// TestAttachLinux has a Linux kernel meet faults, and a configuration that changes.
+func TestAttachLinux(t *testing.T) {
+	out := inGuest(t, attachFunctions+faultScript+reattachScript, kernel.Config{
 		Load: []string{"sd_mod", "configfs"}, Carry: []string{"target_core_user", "tcm_loop"},
-	}, "ip", "dd", "fio", "dmesg", "grep", "ls")
+	}, "ip", "dd", "fio", "dmesg", "grep", "ls", "readlink", "mkswap", "swapon", "swapoff")
+	t.Run("faults", func(t *testing.T) { wantFaults(t, out) })
+	t.Run("reload", func(t *testing.T) { wantReattached(t, out) })
+}
+
+func wantFaults(t *testing.T, out string) {
 	wantLines(t, out,
 		`before it: read`, `over it: .*No data available`, `kernel log: .*critical medium error, dev sd[a-z]+, sector 2048 .*`, `written`, `after that: read`,
 		`BUSY: read`, `no answer: held`, `no answer: read`, `late answer: read`, `ring dropped: verified`,

@@ -76,7 +76,7 @@ written() {
 // scriptPackages has what Debian calls the packages of the scripts' programs.
 var scriptPackages = map[string]string{
 	"ip": "iproute2", "fio": "fio", "multipathd": "multipath-tools",
-	"dmesg": "util-linux", "fstrim": "util-linux", "blkdiscard": "util-linux", "blkzone": "util-linux", "mount": "mount", "umount": "mount",
+	"dmesg": "util-linux", "fstrim": "util-linux", "blkdiscard": "util-linux", "blkzone": "util-linux", "mount": "mount", "umount": "mount", "mkswap": "util-linux", "swapon": "mount", "swapoff": "mount",
 	"readlink": "coreutils", "tr": "coreutils", "dd": "coreutils", "head": "coreutils", "cp": "coreutils", "rm": "coreutils", "sync": "coreutils",
 	"grep": "grep", "cmp": "diffutils", "mkfs.ext4": "e2fsprogs", "mkfs.xfs": "xfsprogs",
 	"iscsid": "open-iscsi", "iscsiadm": "open-iscsi", "iscsistart": "open-iscsi",

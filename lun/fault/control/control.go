@@ -34,7 +34,7 @@ type Rules struct {
 
 // request asks for a change.
 type request struct {
-	LUN  string   `json:"lun"`            // see find
+	LUN  string   `json:"lun"`            // see Find
 	Rule string   `json:"rule,omitempty"` // to add
 	IDs  []uint64 `json:"ids,omitempty"`  // to remove; none: all
 }
@@ -97,7 +97,10 @@ func change(luns func() []LUN, do func([]LUN, request) (reply, error)) http.Hand
 		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&q)
 		to := luns()
 		if err == nil && q.LUN != "" {
-			to, err = find(to, q.LUN)
+			var i int
+			if i, err = Find(to, q.LUN); err == nil {
+				to = to[i : i+1]
+			}
 		}
 		var p reply
 		if err == nil {
@@ -130,34 +133,34 @@ func (l *LUN) Check(r *fault.Rule) error {
 	return fmt.Errorf("LUN %d of %s has no %s that could be dropped; want drop=%s", l.Number, l.Target, fault.LinkName(r.Link), strings.Join(have, " or drop="))
 }
 
-// find returns the LUN of an address: the target's name, or what comes after its
+// Find returns which LUN has an address: the target's name, or what comes after its
 // last colon, a slash, and the number. The target may be left out if there is but
 // one.
-func find(list []LUN, address string) ([]LUN, error) {
+func Find(list []LUN, address string) (int, error) {
 	name, number := "", address
 	if i := strings.LastIndexByte(address, '/'); i >= 0 {
 		name, number = address[:i], address[i+1:]
 	}
 	n, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no LUN; want TARGET/LUN as lunlab status shows them, such as disks/0", address)
+		return 0, fmt.Errorf("%q is no LUN; want TARGET/LUN as lunlab status shows them, such as disks/0", address)
 	}
-	var found []LUN
+	found := -1
 	targets := map[string]bool{}
-	for _, l := range list {
+	for i, l := range list {
 		if name != "" && name != l.Target && name != l.Target[strings.LastIndexByte(l.Target, ':')+1:] {
 			continue
 		}
 		targets[l.Target] = true
 		if l.Number == int(n) {
-			found = append(found, l)
+			found = i
 		}
 	}
 	switch {
 	case len(targets) > 1:
-		return nil, fmt.Errorf("there are several targets; choose one:%s", choices(list))
-	case len(found) == 0:
-		return nil, fmt.Errorf("there is no LUN %s; there are:%s", address, choices(list))
+		return 0, fmt.Errorf("there are several targets; choose one:%s", choices(list))
+	case found < 0:
+		return 0, fmt.Errorf("there is no LUN %s; there are:%s", address, choices(list))
 	}
 	return found, nil
 }
