@@ -199,3 +199,10 @@ func (l *layout) shorten(cdb []byte, n uint64) []byte {
 	copy(s[l.n:][:l.nWidth], b[8-l.nWidth:])
 	return s
 }
+
+// BlocksOf returns the blocks that a command names in its CDB, those that an UNMAP
+// names first in its parameter list, and all there can be for FORMAT UNIT and SANITIZE.
+func BlocksOf(c *lun.Command) (b Blocks, ok bool) {
+	x := extentOf(c)
+	return x.first, x.ok
+}

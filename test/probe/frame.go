@@ -87,13 +87,21 @@ const (
 
 // commandRecord is one command's that is in flight, by its scsi_cmnd.
 type commandRecord struct {
-	Device deviceKey
-	State  uint64 // 1: it has timed out
+	Device  deviceKey
+	State   uint64 // 1: it has timed out
+	Token   int32
+	Tag     int32
+	Queue   uint32
+	_       uint32
+	Started uint64 // CLOCK_MONOTONIC, in nanoseconds
 }
 
 const (
-	cmdState = keySize
-	cmdSize  = keySize + 8
+	cmdState   = keySize
+	cmdToken   = keySize + 8 // and the tag behind it
+	cmdQueue   = keySize + 16
+	cmdStarted = keySize + 24
+	cmdSize    = keySize + 32
 )
 
 // phaseKey is of one device between two marks.

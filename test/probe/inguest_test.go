@@ -223,6 +223,40 @@ func mustSnapshot(t *testing.T, p *probe.Probe) []probe.Device {
 	return s
 }
 
+// TestGuestHeld looks at commands that the driver takes its time over.
+func TestGuestHeld(t *testing.T) {
+	guest(t)
+	d := debugDisk(t, "max_queue=32", "submit_queues=2", "delay=0")
+	p := open(t, probe.Options{})
+	d.set(debugDriver+"/delay", 500) // jiffies: 2 s at 250 Hz
+	const readers = 5
+	l := d.load(readers)
+	for d.get("device_busy") < readers || d.seen(p).InFlight < readers {
+		time.Sleep(5 * time.Millisecond)
+	}
+	held, err := p.Held()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.cancel()
+	l.wg.Wait()
+	type place struct{ queue, tag int }
+	tags, tokens := map[place]bool{}, map[int]bool{}
+	for _, h := range held {
+		tags[place{h.Queue, h.Tag}], tokens[h.Token] = true, true
+		if h.Address != d.addr || h.Queue < 0 || h.Queue > 1 || h.Tag < 0 || h.Tag >= 32 || h.Token < 0 || h.Token >= 32 || h.Age <= 0 || h.Age > time.Minute || h.TimedOut {
+			t.Errorf("%+v: want one of %s, with tag and token below 32", h, d.addr)
+		}
+	}
+	if len(held) != readers || len(tags) != readers || len(tokens) != readers {
+		t.Errorf("%d readers: %d commands with %d tags and %d tokens", readers, len(held), len(tags), len(tokens))
+	}
+	d.idle()
+	if held, err := p.Held(); err != nil || len(held) != 0 {
+		t.Errorf("at rest: %v, %v", held, err)
+	}
+}
+
 // TestGuestRoom opens probes that have room for less than there is to count:
 // it is said, and doesn't make other counts wrong.
 func TestGuestRoom(t *testing.T) {

@@ -126,6 +126,9 @@ func (b *builder) startProgram() asm.Instructions {
 // enterFlight remembers the command and counts it in flight, for the device
 // whose record R7 points to. The stack's count is what is in flight with it.
 func (b *builder) enterFlight() {
+	b.add(asm.FnKtimeGetNs.Call(), asm.StoreMem(asm.RFP, stCommand+cmdStarted, asm.R0, asm.DWord))
+	b.copy(asm.RFP, stCommand+cmdToken, asm.RFP, stToken, 8)
+	b.add(asm.LoadMem(asm.R1, asm.RFP, stQueueNo, asm.Word), asm.StoreMem(asm.RFP, stCommand+cmdQueue, asm.R1, asm.Word))
 	b.copy(asm.RFP, stCommand, asm.RFP, stKey, keySize)
 	b.add(asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, stCommand))
 	b.update(b.maps.commands, stCmd, updateNoExist)
