@@ -33,7 +33,7 @@ func (rn *runner) attach(ctx context.Context, c Case) (*disk, error) {
 	case SCSIDebug:
 		return attachDebug(ctx, c)
 	case ISCSITCP:
-		return attachISCSI(ctx, c)
+		return rn.attachISCSI(ctx, c)
 	case AHCI, ATAPIIX:
 		return attachATA(ctx, c.Host)
 	}
@@ -88,11 +88,15 @@ func (rn *runner) loopHost(ctx context.Context, l queue.Limits, luns int) (_ *lo
 		if err != nil {
 			return nil, err
 		}
-		h.undo = append(h.undo, func(context.Context) error { return unit.Close() })
 		w := &witness{Unit: unit}
 		d := &disk{meter: target.NewMeter(w), witness: w}
+		ledger := rn.ledgers.add(d.meter, i)
+		h.undo = append(h.undo, func(context.Context) error {
+			rn.ledgers.remove(ledger)
+			return unit.Close()
+		})
 		// Under emulation thousands of commands can take longer than the kernel's 30 s.
-		dev, err := rn.engine.Create(ctx, tcmu.Config{Name: fmt.Sprintf("%s%d", deviceName, i), Size: diskSize, CommandTimeout: -1}, d.meter)
+		dev, err := rn.engine.Create(ctx, tcmu.Config{Name: fmt.Sprintf("%s%d", deviceName, i), Size: diskSize, CommandTimeout: -1}, ledger)
 		if err != nil {
 			return nil, err
 		}

@@ -48,7 +48,7 @@ func (c Case) validISCSI() error {
 
 // attachISCSI serves a memory LUN of ours on the loopback interface, and has the
 // kernel's own initiator log in with the case's limits.
-func attachISCSI(ctx context.Context, c Case) (_ *disk, err error) {
+func (rn *runner) attachISCSI(ctx context.Context, c Case) (_ *disk, err error) {
 	if _, err := os.Stat(iscsiTransport); err != nil {
 		return nil, errors.New("the kernel has no iscsi_tcp, neither built in nor as a module that was loaded")
 	}
@@ -62,7 +62,8 @@ func attachISCSI(ctx context.Context, c Case) (_ *disk, err error) {
 	}
 	d := &disk{meter: target.NewMeter(unit)}
 	dev := target.New()
-	if _, err := dev.Add(0, d.meter, target.Limits{}); err != nil {
+	ledger := rn.ledgers.add(d.meter, 0)
+	if _, err := dev.Add(0, ledger, target.Limits{}); err != nil {
 		return nil, err
 	}
 	// The kernel's limits are to show, not the window of ours.
@@ -77,6 +78,7 @@ func attachISCSI(ctx context.Context, c Case) (_ *disk, err error) {
 		if session != "" && ctx.Err() == nil {
 			err = endISCSISession(session)
 		}
+		rn.ledgers.remove(ledger)
 		return errors.Join(err, srv.Close(), unit.Close())
 	}
 	defer func() {

@@ -14,10 +14,6 @@ var countersHeld = Scenario{
 	Hosts:   []string{TCMLoop},
 	Timeout: time.Minute,
 	run: onLoop(queue.Limits{HWQueues: 1, CanQueue: 64, CmdPerLUN: 64}, 1, func(ctx context.Context, r *run, h *loopHost) error {
-		if err := r.openProbe(); err != nil {
-			return err
-		}
-		defer r.probe.Close()
 		if err := r.watch(); err != nil {
 			return err
 		}

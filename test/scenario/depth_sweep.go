@@ -30,10 +30,6 @@ func sweep(name, shows string, l queue.Limits) Scenario {
 			if err != nil {
 				return err
 			}
-			if err := r.openProbe(); err != nil {
-				return err
-			}
-			defer r.probe.Close()
 			if err := r.watch(); err != nil {
 				return err
 			}

@@ -35,6 +35,7 @@ type junitCase struct {
 	Error   *junitMessage `xml:"error,omitempty"`
 	Skipped *junitMessage `xml:"skipped,omitempty"`
 	Out     string        `xml:"system-out,omitempty"`
+	Err     string        `xml:"system-err,omitempty"`
 }
 
 type junitMessage struct {
@@ -65,6 +66,9 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		c := junitCase{Name: res.Name, Class: class(res.Name), Time: fmt.Sprintf("%.3f", res.Elapsed.Seconds())}
 		for _, k := range res.Checks {
 			c.Out += k.String() + "\n"
+		}
+		if res.Hang != nil {
+			c.Err = strings.Join(res.Hang.Lines(), "\n")
 		}
 		switch res.Verdict {
 		case Differs:
@@ -123,6 +127,9 @@ func (r *Report) WriteKTAP(w io.Writer) error {
 			fmt.Fprintf(&b, "  # kernel %s: %s\n", c.Kind, c.Line)
 		}
 		diagnose(&b, "  ", res.Error)
+		if res.Hang != nil {
+			diagnose(&b, "  ", strings.Join(res.Hang.Lines(), "\n"))
+		}
 		if res.Verdict == Skipped {
 			fmt.Fprintf(&b, "ok %d %s # SKIP %s\n", i+1, res.Name, res.Error)
 			continue

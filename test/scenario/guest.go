@@ -69,7 +69,7 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 	load, carry := modulesOf(ss)
 	cfg.Load, cfg.Carry = append(cfg.Load, load...), append(cfg.Carry, carry...)
 	for _, s := range ss {
-		cfg.Silence = max(cfg.Silence, s.Timeout+30*time.Second) // it would have said that it is stuck
+		cfg.Silence = max(cfg.Silence, s.Timeout+90*time.Second) // it would have said that it is stuck
 	}
 	dir, err := os.MkdirTemp("", "lunlab-ktest-")
 	if err != nil {

@@ -153,6 +153,9 @@ func TestSeries(t *testing.T) {
 					if r.MapObserved != "scan hangs" {
 						t.Errorf("%s: %s, want the scan to hang", name, r.MapObserved)
 					}
+					if r.Hang == nil || !strings.Contains(strings.Join(r.Hang.Lines(), "\n"), " scsi_") {
+						t.Errorf("%s: no task is shown that scans: %+v", name, r.Hang)
+					}
 					continue
 				}
 				if got := r.MapObserved == "elided"; got != elided[name] {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,8 +33,11 @@ type run struct {
 	scenario Scenario
 	disk     *disk
 	pred     queue.Prediction
-	probe    *probe.Probe
-	at       string // the step that is being done
+	probe    *probe.Probe // of all devices; each run has its own, since the next may get the same address for its disk
+	at       string       // the step that is being done
+
+	hostsBefore []string // the hosts that were there before the scenario
+	lookOnce    sync.Once
 }
 
 func (r *run) step(what string) {
@@ -52,12 +56,6 @@ func (r *run) limits(ctx context.Context) error {
 		return err
 	}
 	r.step("attach")
-	// A probe of its own: the next case may get the same address for its disk.
-	var err error
-	if r.probe, err = probe.Open(probe.Options{Layout: r.layout}); err != nil {
-		return err
-	}
-	defer r.probe.Close()
 	d, err := r.scan(ctx)
 	if d == nil {
 		return err
@@ -80,8 +78,8 @@ func (r *run) scan(ctx context.Context) (*disk, error) {
 		r.Verdict = Skipped
 		return nil, errors.New("the rules say that the LUN scan hangs here, with a task that nothing can end: try it in a guest")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, stuckTime, errScanHangs)
-	defer cancel()
+	ctx, end := r.limit(ctx, stuckTime, errScanHangs)
+	defer end()
 	d, err := r.attach(ctx, r.Case)
 	if errors.Is(err, errScanHangs) {
 		r.MapObserved = scanHangs

@@ -150,3 +150,36 @@ func TestBaseline(t *testing.T) {
 		t.Errorf("differences (-want +got):\n%s", diff)
 	}
 }
+
+// A scenario whose time is over shows what was in flight then, at both ends, and
+// where the tasks were that wait for it.
+func TestHang(t *testing.T) {
+	ss := find(t, "selftest/hang")
+	_, results := ktest(t, kerneltest.Stock(t), ss)
+	r := results[ss[0].Name]
+	if r.Verdict != scenario.Failed || !strings.Contains(r.Error, "it took over 15s") || r.Hang == nil {
+		t.Fatalf("%s: %s, hang %v; want it to be too long", r.Verdict, r.Error, r.Hang)
+	}
+	// Four of eight reads have budget tokens, and are at the target.
+	tags, tokens := map[int]bool{}, map[int]bool{}
+	for _, c := range r.Hang.Kernel {
+		tags[c.Tag], tokens[c.Token] = true, true
+	}
+	if len(r.Hang.Kernel) != 4 || len(tags) != 4 || len(tokens) != 4 {
+		t.Errorf("in flight in the kernel: %+v; want 4 with different tags and tokens", r.Hang.Kernel)
+	}
+	for _, c := range r.Hang.Target {
+		if c.Command != "READ(10)" || c.LBA < 2048 || c.Blocks != 8 || c.Age <= 0 || len(c.Tags) != 1 || !tags[c.Tags[0]] {
+			t.Errorf("in flight at the target: %+v; want a READ(10) of fio's with the kernel's tag", c)
+		}
+	}
+	if len(r.Hang.Target) != 4 {
+		t.Errorf("%d in flight at the target, want 4", len(r.Hang.Target))
+	}
+	text := strings.Join(r.Hang.Lines(), "\n")
+	for _, want := range []string{"task fio, ", " io_cqring_wait+", "device_busy 4", "hctx0/tags:", "busy=8", "hctx0/dispatch:"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the diagnosis does not say %q", want)
+		}
+	}
+}

@@ -109,10 +109,13 @@ func (r *Report) WriteTable(w io.Writer) error {
 		res := &r.Results[i]
 		if res.Error != "" {
 			notes = append(notes, res.Name+": "+strings.ReplaceAll(res.Error, "\n", "\n    "))
-			continue
+		} else {
+			for _, d := range res.Differences() {
+				notes = append(notes, res.Name+": "+d)
+			}
 		}
-		for _, d := range res.Differences() {
-			notes = append(notes, res.Name+": "+d)
+		if res.Hang != nil && res.Verdict != AsPredicted {
+			notes = append(notes, res.Name+": what hung:\n    "+strings.Join(res.Hang.Lines(), "\n    "))
 		}
 	}
 	notes = append(notes, r.outside()...)

@@ -41,6 +41,8 @@ type runner struct {
 	// disposable says that a scenario may hang the kernel for good.
 	disposable bool
 
+	ledgers ledgers // of the LUNs of ours that there are
+
 	layout *probe.Layout // of the kernel's structures, found once
 	kmsg   *kmsg
 	rules  []queue.Rules
@@ -163,14 +165,19 @@ func (rn *runner) close() error {
 func (rn *runner) one(ctx context.Context, s Scenario) error {
 	r := &run{runner: rn, scenario: s, Result: Result{Name: s.Name}}
 	start := time.Now()
-	limited, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("it took over %v", s.Timeout))
-	defer cancel()
+	r.hostsBefore = entries("/sys/class/scsi_host")
+	if err := r.openProbe(); err != nil {
+		return err
+	}
+	defer r.probe.Close()
+	limited, end := r.limit(ctx, s.Timeout, fmt.Errorf("it took over %v", s.Timeout))
 	err := s.run(limited, r)
 	r.Elapsed = time.Since(start)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	stuck := limited.Err() != nil || errors.Is(err, ErrStuck)
+	end()
 	switch {
 	case r.Verdict == Skipped:
 		r.Error = err.Error()
