@@ -25,6 +25,7 @@ func ktestCommand() *cobra.Command {
 		consoleFile         string
 		timeout             time.Duration
 		against             againstBaseline
+		order               order
 	)
 	c := &cobra.Command{
 		Use:   "ktest",
@@ -57,6 +58,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
   lunlab ktest --kernel bzImage --scenario 'limits/tcm_loop/1/*' --json result.json
   lunlab ktest --scenario limits/tcm_loop/2/100/25
   lunlab ktest --list --scenario '*'
+  lunlab ktest --scenario '*' --repeat 5 --shuffle 0 --timeout 1h
   lunlab ktest --kernel patched/bzImage --baseline stock/bzImage --repeat 3
   sudo lunlab ktest --here`,
 		Args: cobra.NoArgs,
@@ -64,6 +66,12 @@ baseline; 1 if something differs; 2 if it could not run.`,
 			ss, err := choose(patterns)
 			if err != nil {
 				return err
+			}
+			if ss, err = order.apply(cmd.Flags(), ss); err != nil {
+				return err
+			}
+			if order.seed != 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "order: --shuffle %d\n", order.seed)
 			}
 			if list {
 				return listScenarios(cmd.OutOrStdout(), ss)
@@ -84,9 +92,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
 				if ktap || junitFile != "" {
 					return errors.New("--ktap and --junit are reports of one kernel; of two there is the table, and --json")
 				}
-				if against.repeat < 1 {
-					return fmt.Errorf("--repeat %d: has to be above 0", against.repeat)
-				}
+				against.repeat = order.repeat
 				against.kernel, against.console, against.json = cfg, consoleFile, jsonFile
 				base := cfg
 				base.Kernel, base.Modules = against.baseline.Kernel, against.baseline.Modules
@@ -95,9 +101,10 @@ baseline; 1 if something differs; 2 if it could not run.`,
 				defer p.clear()
 				return against.run(ctx, ss, cmd.OutOrStdout(), p)
 			}
+			report := &scenario.Report{Started: time.Now(), Repeat: order.repeat, Seed: order.seed}
+			ss = slices.Repeat(ss, order.repeat)
 			p := newProgress(cmd.ErrOrStderr(), len(ss))
 			defer p.clear()
-			report := &scenario.Report{Started: time.Now()}
 			out, err := openReports(cmd.OutOrStdout(), ktap, jsonFile, junitFile)
 			if err != nil {
 				return err
@@ -131,9 +138,9 @@ baseline; 1 if something differs; 2 if it could not run.`,
 	f.StringVar(&cfg.Modules, "modules", "", "`folder` of its modules; default: modules beside the image, or /lib/modules/VERSION for vmlinuz-VERSION")
 	f.StringVar(&against.baseline.Kernel, "baseline", "", "run on this kernel `image` too, in turn, and print only what differs")
 	f.StringVar(&against.baseline.Modules, "baseline-modules", "", "`folder` of its modules, as for --modules")
-	f.IntVar(&against.repeat, "repeat", 1, "with --baseline, run each kernel so many times: a difference shows in all, and three or more give an interval")
 	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user, scsi_debug and iscsi_tcp)")
 	f.StringSliceVar(&patterns, "scenario", []string{"limits"}, "the scenarios that match a shell `pattern`, or begin with it; also limits/HOST/QUEUES/CAN_QUEUE/CMD_PER_LUN of your own")
+	order.flags(f)
 	f.BoolVar(&list, "list", false, "list the scenarios, and what each shows, and do nothing")
 	f.StringVar(&jsonFile, "json", "", "write the report as JSON to `file`, - for standard output instead of the table")
 	f.StringVar(&junitFile, "junit", "", "write the report as JUnit XML to `file`")
@@ -214,7 +221,7 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 }
 
 // guestFlags are the flags that say what guest to boot.
-var guestFlags = []string{"kernel", "modules", "baseline", "baseline-modules", "repeat", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
+var guestFlags = []string{"kernel", "modules", "baseline", "baseline-modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
 
 // listScenarios prints the names, and what each of those shows that isn't a
 // configuration like others.

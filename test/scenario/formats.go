@@ -46,6 +46,20 @@ type junitMessage struct {
 // kernelLog is the name of a test for what the kernel says outside the scenarios.
 const kernelLog = "kernel log"
 
+// titles are the names of the results, told apart where there are several of one.
+func (r *Report) titles() []string {
+	var titles []string
+	runs := map[string]int{}
+	for _, res := range r.Results {
+		title := res.Name
+		if runs[title]++; r.Repeat > 1 {
+			title = fmt.Sprintf("%s run %d", title, runs[title])
+		}
+		titles = append(titles, title)
+	}
+	return titles
+}
+
 // class is what a scenario's name begins with.
 func class(name string) string {
 	c, _, _ := strings.Cut(name, "/")
@@ -61,9 +75,10 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		Time:  fmt.Sprintf("%.3f", r.Elapsed.Seconds()),
 		Stamp: r.Started.UTC().Format("2006-01-02T15:04:05"),
 	}
+	titles := r.titles()
 	for i := range r.Results {
 		res := &r.Results[i]
-		c := junitCase{Name: res.Name, Class: class(res.Name), Time: fmt.Sprintf("%.3f", res.Elapsed.Seconds())}
+		c := junitCase{Name: titles[i], Class: class(res.Name), Time: fmt.Sprintf("%.3f", res.Elapsed.Seconds())}
 		for _, k := range res.Checks {
 			c.Out += k.String() + "\n"
 		}
@@ -114,9 +129,10 @@ func (r *Report) WriteKTAP(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "KTAP version 1\n1..%d\n", len(r.Results)+len(r.NotRun)+1)
 	ok := map[bool]string{true: "ok", false: "not ok"}
+	titles := r.titles()
 	for i := range r.Results {
 		res := &r.Results[i]
-		fmt.Fprintf(&b, "  KTAP version 1\n  # Subtest: %s\n  1..%d\n", res.Name, len(res.Checks))
+		fmt.Fprintf(&b, "  KTAP version 1\n  # Subtest: %s\n  1..%d\n", titles[i], len(res.Checks))
 		for j, c := range res.Checks {
 			fmt.Fprintf(&b, "  %s %d %s\n", ok[c.OK], j+1, strings.ReplaceAll(c.What, "#", ""))
 			if !c.OK {
@@ -131,10 +147,10 @@ func (r *Report) WriteKTAP(w io.Writer) error {
 			diagnose(&b, "  ", strings.Join(res.Hang.Lines(), "\n"))
 		}
 		if res.Verdict == Skipped {
-			fmt.Fprintf(&b, "ok %d %s # SKIP %s\n", i+1, res.Name, res.Error)
+			fmt.Fprintf(&b, "ok %d %s # SKIP %s\n", i+1, titles[i], res.Error)
 			continue
 		}
-		fmt.Fprintf(&b, "%s %d %s\n", ok[res.Verdict == AsPredicted], i+1, res.Name)
+		fmt.Fprintf(&b, "%s %d %s\n", ok[res.Verdict == AsPredicted], i+1, titles[i])
 	}
 	n := len(r.Results)
 	for _, name := range r.NotRun {

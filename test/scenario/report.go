@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -37,6 +36,11 @@ type Report struct {
 	// booted and powered off.
 	Complaints []kernel.Complaint `json:"complaints,omitempty"`
 
+	// Repeat is how often each scenario was to run, 0 for once; Seed is of the
+	// shuffle that their order comes from, 0 for none.
+	Repeat int    `json:"repeat,omitempty"`
+	Seed   uint64 `json:"shuffle_seed,omitempty"`
+
 	// Error is why the run ended before its time, and NotRun names the scenarios
 	// that it didn't come to.
 	Error  string   `json:"error,omitempty"`
@@ -49,8 +53,12 @@ func (r *Report) End(ss []Scenario, err error) {
 	if err != nil {
 		r.Error = err.Error()
 	}
+	ended := map[string]int{}
+	for _, res := range r.Results {
+		ended[res.Name]++
+	}
 	for _, s := range ss {
-		if !slices.ContainsFunc(r.Results, func(res Result) bool { return res.Name == s.Name }) {
+		if ended[s.Name]--; ended[s.Name] < 0 {
 			r.NotRun = append(r.NotRun, s.Name)
 		}
 	}
@@ -101,22 +109,16 @@ func (r *Report) WriteTable(w io.Writer) error {
 	for _, e := range r.Kernel.Evidence {
 		fmt.Fprintf(w, "         %s\n", e)
 	}
-	if err := errors.Join(r.writeLimits(w), r.writeOthers(w)); err != nil {
+	if r.Seed != 0 {
+		fmt.Fprintf(w, "order    --shuffle %d\n", r.Seed)
+	}
+	rows := r.rows()
+	if err := errors.Join(writeLimits(w, rows), writeOthers(w, rows)); err != nil {
 		return err
 	}
 	var notes []string
-	for i := range r.Results {
-		res := &r.Results[i]
-		if res.Error != "" {
-			notes = append(notes, res.Name+": "+strings.ReplaceAll(res.Error, "\n", "\n    "))
-		} else {
-			for _, d := range res.Differences() {
-				notes = append(notes, res.Name+": "+d)
-			}
-		}
-		if res.Hang != nil && res.Verdict != AsPredicted {
-			notes = append(notes, res.Name+": what hung:\n    "+strings.Join(res.Hang.Lines(), "\n    "))
-		}
+	for _, o := range rows {
+		notes = append(notes, o.notes()...)
 	}
 	notes = append(notes, r.outside()...)
 	if len(notes) > 0 {
@@ -130,11 +132,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 }
 
 // writeLimits writes the table of the limits scenarios.
-func (r *Report) writeLimits(w io.Writer) error {
+func writeLimits(w io.Writer, rows []row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	begun := false
-	for i := range r.Results {
-		if r.Results[i].LimitsResult == nil {
+	for _, o := range rows {
+		if o.LimitsResult == nil {
 			continue
 		}
 		if !begun {
@@ -142,14 +144,14 @@ func (r *Report) writeLimits(w io.Writer) error {
 			fmt.Fprintln(t, "\n\thw\tcan_\tcmd_per\tqueue\tbudget\tmap:\tlowered\tmost\tin flight:\t\t4 KiB\t\t")
 			fmt.Fprintln(t, "host\tqueues\tqueue\t_lun\tdepth\tpredicted\tobserved\tto\tat first\tlowered\traised\tIOPS\tverdict\t")
 		}
-		r.Results[i].row(t)
+		o.write(t)
 	}
 	return t.Flush()
 }
 
-// row is the scenario's row of the table.
-func (res *Result) row(w io.Writer) {
-	c := res.Case
+// write writes the row of a limits scenario.
+func (o *row) write(w io.Writer) {
+	res, c := o.Result, o.Case
 	host := c.Host
 	if c.HostTagset {
 		host += " host-wide"
@@ -159,16 +161,15 @@ func (res *Result) row(w io.Writer) {
 	}
 	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", host, c.Queues(), c.CanQueue, c.CmdPerLUN,
 		number(res.QueueDepth), dash(res.MapPredicted), dash(res.MapObserved), res.lowered(),
-		res.Before, res.Lowered, res.Raised, number(int(res.IOPS)), res.Verdict)
+		res.Before, res.Lowered, res.Raised, number(int(res.IOPS)), o.verdict)
 }
 
 // writeOthers writes the table of the scenarios that aren't about limits.
-func (r *Report) writeOthers(w io.Writer) error {
+func writeOthers(w io.Writer, rows []row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	begun := false
-	for i := range r.Results {
-		res := &r.Results[i]
-		if res.LimitsResult != nil {
+	for _, o := range rows {
+		if o.LimitsResult != nil {
 			continue
 		}
 		if !begun {
@@ -176,10 +177,10 @@ func (r *Report) writeOthers(w io.Writer) error {
 			fmt.Fprintln(t, "\nscenario\tverdict\ttook\twhat was seen")
 		}
 		var facts []string
-		for _, f := range res.Facts {
+		for _, f := range o.Facts {
 			facts = append(facts, f.What+" "+f.Value)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.1f s\t%s\n", res.Name, res.Verdict, res.Elapsed.Seconds(), strings.Join(facts, ", "))
+		fmt.Fprintf(t, "%s\t%s\t%.1f s\t%s\n", o.Name, o.verdict, o.Elapsed.Seconds(), strings.Join(facts, ", "))
 	}
 	return t.Flush()
 }
@@ -224,16 +225,33 @@ func dash(s string) string {
 // Summary is the outcome in one line.
 func (r *Report) Summary() string {
 	n := map[string]int{}
-	for _, res := range r.Results {
-		n[res.Verdict]++
+	flaky := 0
+	rows := r.rows()
+	names := map[string]bool{}
+	for _, o := range rows {
+		names[o.Name] = true
+		if o.flaky() {
+			flaky++
+		} else {
+			n[o.Verdict]++
+		}
 	}
-	s := fmt.Sprintf("%d of %s as predicted", n[AsPredicted], plural(len(r.Results)+len(r.NotRun), "scenario"))
+	for _, name := range r.NotRun {
+		names[name] = true
+	}
+	s := fmt.Sprintf("%d of %s as predicted", n[AsPredicted], plural(len(names), "scenario"))
+	if r.Repeat > 1 {
+		s += fmt.Sprintf(" in each of %d runs", r.Repeat)
+	}
 	switch n[Differs] {
 	case 0:
 	case 1:
 		s += ", 1 differs"
 	default:
 		s += fmt.Sprintf(", %d differ", n[Differs])
+	}
+	if flaky > 0 {
+		s += fmt.Sprintf(", %d not the same each time", flaky)
 	}
 	if n[Failed] > 0 {
 		s += fmt.Sprintf(", %d could not be carried out", n[Failed])
