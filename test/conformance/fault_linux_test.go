@@ -70,6 +70,7 @@ func TestAttachLinux(t *testing.T) {
 		Load: []string{"sd_mod", "configfs"}, Carry: []string{"target_core_user", "tcm_loop"},
 	}, "ip", "dd", "fio", "dmesg", "grep", "ls", "readlink", "mkswap", "swapon", "swapoff")
 	t.Run("faults", func(t *testing.T) { wantFaults(t, out) })
+	t.Run("attach", func(t *testing.T) { wantNoComplaint(t, out) })
 	t.Run("reload", func(t *testing.T) { wantReattached(t, out) })
 }
 

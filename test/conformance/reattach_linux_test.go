@@ -41,9 +41,20 @@ targets:
       - {lun: 2, serial: two, thin: true, store: {kind: mem, size: 16MiB, pool: p}}
   - name: b
     alua: {groups: [{id: 1, portal_groups: [1]}]}
-    luns: [{lun: 3, store: {kind: mem, size: 16MiB}}]
+    luns:
+      - {lun: 3, thin: true, block_size: 4096, store: {kind: mem, size: 16MiB}}
+      - {lun: 4, read_only: true, store: {kind: mem, size: 16MiB}}
+      - {lun: 5, removable: true, store: {kind: mem, size: 16MiB}}
+      - {lun: 6, zones: {size: 4MiB, conventional: 1, max_open: 2}, store: {kind: mem, size: 64MiB}}
+      - {lun: 7, zones: {size: 4MiB, host_aware: true}, store: {kind: mem, size: 64MiB}}
+      - {lun: 8, streams: 4, write_cache: false, store: {kind: "null", size: 1TiB}}
 END
+dmesg -C
 attach
+await '[ $(dmesg | grep -c "Attached SCSI") -ge 9 ]'
+echo "== log"
+dmesg
+echo "== end of log"
 zero=$(block a 0)
 one=$(block a 1)
 gone=$(readlink -f /sys/block/$one/device)
@@ -99,7 +110,7 @@ func wantReattached(t *testing.T, out string) {
 	wantLines(t, out,
 		`without LUN 0: sd[a-z]+`, `a/1 lost its power`,
 		`in use: lab.yaml:1:1: LUN 1 of a can't go: /dev/sd[a-z]+ is in use \(mounted, or part of a volume\); free it`,
-		`reloaded lab.yaml: 2 LUNs added, 2 removed, 2 kept`, `room came: written`, `LUN 1 has gone`,
+		`reloaded lab.yaml: 2 LUNs added, 7 removed, 2 kept`, `room came: written`, `LUN 1 has gone`,
 		`log: .*Capacity data has changed.*`, `size 262144`, `came: sd[a-z]+ sd[a-z]+`, `target b has gone`,
 		`a/5 +1 +0 +0 +0 +cmd=verify10 status=busy`,
 		`lab.yaml:1:1: the limits of target a can't change while it is attached: its host was made with them; restart for that`,
