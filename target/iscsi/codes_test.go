@@ -102,8 +102,8 @@ func TestLoginStatuses(t *testing.T) {
 //   - 0c, waiting for logout: a target may refuse commands after it has asked for a
 //     logout; this one does them, which is milder.
 func TestRejectReasons(t *testing.T) {
-	const limit = 20 << 20
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = limit })
+	const limit = 20 << 20 // of one session
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer, o.MaxConnections = 4*limit, 1<<20 })
 	for _, tt := range []struct {
 		name   string
 		reason byte

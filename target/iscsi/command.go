@@ -84,10 +84,11 @@ func (k *command) release() {
 	commands.Put(k)
 }
 
-// abandon gives up a command into whose buffer the reader may still be writing.
+// abandon gives up a command that its reader may still be looking at: it isn't used
+// again.
 func (k *command) abandon() {
 	if k.data != nil {
-		k.data.forget()
+		k.data.drop()
 	}
 }
 
@@ -290,6 +291,7 @@ func (on *conn) begin(a *arrival) {
 		c.reject(pdu.ReasonTaskInProgress, bhs)
 	case k.admission == target.NexusClosed:
 		c.unregister(k)
+		k.abandon()
 		c.sess.end(a.immediate)
 	case k.admission == target.Refused:
 		c.unregister(k)
@@ -343,7 +345,7 @@ func (c *conn) runHere(k *command) {
 			c.arena.drop()
 		}
 		c.arenaOff = 0
-		if c.arena = c.srv.pool.get(max(need, arenaSize)); c.arena == nil {
+		if c.arena = c.sess.memory.get(max(need, arenaSize)); c.arena == nil {
 			k.noMemory = true
 			c.run(k)
 			return
@@ -368,7 +370,7 @@ func (c *conn) runHere(k *command) {
 func (c *conn) runApart(k *command) {
 	var buf *buffer
 	if !k.noMemory {
-		buf = c.srv.pool.get(c.answerRoom(k))
+		buf = c.sess.memory.get(c.answerRoom(k))
 	}
 	if buf == nil {
 		if k.FailUnexecuted(lun.Sense{}) {
@@ -423,17 +425,15 @@ func (c *conn) finish(k *command) {
 // answerUnexecuted changes nothing of k: its reader may be about to execute it, and
 // find that it is aborted.
 func (c *conn) answerUnexecuted(k *command) {
-	b := make([]byte, c.digests.wireLen(senseRoom))
+	buf := uncounted(c.digests.wireLen(senseRoom))
 	flags, residual, bidiResidual := k.residuals()
-	end := k.encodeResponse(b, k.xfer.r2tSN, flags, residual, bidiResidual)
-	buf := &buffer{b: b, pool: &uncounted}
-	buf.refs.Store(1)
+	end := k.encodeResponse(buf.b, k.xfer.r2tSN, flags, residual, bidiResidual)
 	c.out.commit(buf, 0, end)
 	buf.drop()
 }
 
 // TaskAborted is called when task management has ended the command before it
-// ran. Its memory isn't used again, as the reader may be filling it just now.
+// ran.
 func (k *command) TaskAborted(*target.Task) {
 	c := k.conn()
 	c.unregister(k)

@@ -363,11 +363,13 @@ func (c *conn) send(encode func(bhs []byte), data []byte) {
 // encode makes one PDU, in a buffer with one hold.
 func (c *conn) encode(encode func(bhs []byte), data []byte) (buf *buffer, end int) {
 	n := c.digests.wireLen(len(data))
-	if buf = c.srv.pool.get(n); buf == nil {
+	if c.sess != nil {
+		buf = c.sess.memory.get(n)
+	}
+	if buf == nil {
 		// Answers are short and their number is bounded, so that they needn't
 		// count against the limit.
-		buf = &buffer{b: make([]byte, n), pool: &uncounted}
-		buf.refs.Store(1)
+		buf = uncounted(n)
 	}
 	encode(buf.b)
 	at := c.digests.headerLen()
@@ -375,9 +377,6 @@ func (c *conn) encode(encode func(bhs []byte), data []byte) (buf *buffer, end in
 	c.digests.seal(buf.b[at:], len(data))
 	return buf, n
 }
-
-// uncounted takes in buffers that no pool gave out.
-var uncounted bufferPool
 
 // reject answers with a Reject PDU (RFC 7143 11.17).
 func (c *conn) reject(reason pdu.Reason, bhs []byte) {

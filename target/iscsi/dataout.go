@@ -82,7 +82,7 @@ func (k *command) expectData(length int) {
 // allocate gets the buffer for the data-out, if there isn't one.
 func (k *command) allocate() bool {
 	if k.data == nil && k.outWant > 0 && !k.noMemory {
-		k.data = k.conn().srv.pool.get(k.outWant)
+		k.data = k.conn().sess.memory.get(k.outWant)
 		k.noMemory = k.data == nil
 	}
 	return k.data != nil
@@ -205,8 +205,15 @@ func (c *conn) dataOut(p *pdu.DataOut, bhs *[pdu.BHSLen]byte) error {
 	if k.data != nil && p.BufferOffset < k.xfer.want {
 		to = k.data.b[p.BufferOffset:min(p.BufferOffset+uint32(n), k.xfer.want)]
 	}
+	buf := k.data
+	if to != nil {
+		buf.hold() // the command may end meanwhile
+	}
 	c.mu.Unlock()
 	whole, err := c.readData(to, n)
+	if to != nil {
+		buf.drop()
+	}
 	if err != nil {
 		return err
 	}

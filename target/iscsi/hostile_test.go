@@ -17,7 +17,7 @@ import (
 // TestHugeLengths asks for transfers near all that a length field can say. Each
 // gets an answer, and no memory to match.
 func TestHugeLengths(t *testing.T) {
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 32 << 20 })
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 80 << 20 })
 	r := dial(t, l.addr)
 	r.login()
 	read16 := append([]byte{0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0xff, 0xff, 0xff, 0xff)
@@ -303,7 +303,8 @@ func FuzzSession(f *testing.F) {
 // TestMemoryLimit begins more writes than there is memory for their data: those
 // beyond get BUSY, the others are done, and then there is room again.
 func TestMemoryLimit(t *testing.T) {
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 32 << 20 })
+	const most = 20 << 20 // of one session
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer, o.MaxConnections = 4*most, 1<<20 })
 	r := dial(t, l.addr)
 	r.login("ImmediateData=No", "MaxBurstLength=1048576")
 	for range 2 {
@@ -326,10 +327,10 @@ func TestMemoryLimit(t *testing.T) {
 				t.Fatalf("got %v", p)
 			}
 		}
-		if len(asked) < 24 || len(asked) > 32 {
-			t.Errorf("%d writes of 1 MiB are under way in 32 MiB", len(asked))
+		if len(asked) < 16 || len(asked) > most>>20 {
+			t.Errorf("%d writes of 1 MiB are under way in %d MiB", len(asked), most>>20)
 		}
-		if b := l.srv.Status().BufferBytes; b > 32<<20 {
+		if b := l.srv.Status().BufferBytes; b > most {
 			t.Errorf("%d bytes of buffers", b)
 		}
 		for _, q := range asked {
@@ -345,8 +346,8 @@ func TestMemoryLimit(t *testing.T) {
 // TestHeldData sends NOP-Outs before their turn, with more data than there is
 // memory for. Those beyond are rejected when their turn comes.
 func TestHeldData(t *testing.T) {
-	const limit, n, size = 20 << 20, 100, 256 << 10
-	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = limit })
+	const limit, n, size = 20 << 20, 100, 256 << 10 // limit is of one session
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer, o.MaxConnections = 4*limit, 1<<20 })
 	r := dial(t, l.addr)
 	r.login("MaxRecvDataSegmentLength=262144")
 	first := r.command(0x80, 0, 0)

@@ -123,7 +123,7 @@ func TestMaxBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for limit, want := range map[int64]string{
-		-1: "less than", 1<<20 - 1: "less than", 1 << 20: "LUN 0 may transfer", 8 << 20: "LUN 0 may transfer", 9 << 20: "",
+		-1: "less than", 1<<20 - 1: "less than", 1 << 20: "LUN 0 may transfer", 31 << 20: "LUN 0 may transfer", 33 << 20: "",
 	} {
 		srv, err := iscsi.NewServer(iscsi.Options{MaxBuffer: limit, Targets: []*iscsi.Target{{Name: testTarget, Device: d}}})
 		switch {

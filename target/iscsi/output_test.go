@@ -13,17 +13,19 @@ func TestResendAfterFailure(t *testing.T) {
 	nc, peer := net.Pipe()
 	defer nc.Close()
 	defer peer.Close()
-	pool := bufferPool{limit: 1 << 20}
+	var pool bufferPool
+	pool.init(1<<20, 1)
+	memory := account{pool: &pool}
 	var o output
 	o.init(nc, func([]byte) {})
 	o.begin(digests{}, 2)
-	buf := pool.get(pdu.BHSLen)
+	buf := memory.get(pdu.BHSLen)
 	p := pdu.SCSIResponse{InitiatorTaskTag: 1}
 	p.Encode(buf.b)
 	o.commit(buf, 0, pdu.BHSLen)
 	buf.drop()
 	o.fail(net.ErrClosed)
-	n := o.resend(&pool, func(s *sent, _ []byte, _ bool) bool { return s.itt == 1 })
+	n := o.resend(&memory, func(s *sent, _ []byte, _ bool) bool { return s.itt == 1 })
 	if n != 0 || pool.used.Load() == 0 {
 		t.Errorf("%d PDUs were sent again, %d bytes are kept; want none, and some", n, pool.used.Load())
 	}

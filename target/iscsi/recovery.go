@@ -82,7 +82,7 @@ func (o *output) acknowledge(expStatSN uint32) {
 // acknowledgeData drops the data of a command before DataSN BegRun, which the A bit
 // of one of its PDUs has asked to acknowledge (RFC 7143 11.16.4). It returns false
 // if none has.
-func (o *output) acknowledgeData(pool *bufferPool, p *pdu.SNACKRequest) bool {
+func (o *output) acknowledgeData(memory *account, p *pdu.SNACKRequest) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	i := slices.IndexFunc(o.kept, func(s sent) bool { return s.itt == p.InitiatorTaskTag })
@@ -112,7 +112,7 @@ func (o *output) acknowledgeData(pool *bufferPool, p *pdu.SNACKRequest) bool {
 	s.off = from
 	// What is left moves to where it takes up less.
 	if n := s.end - s.off; n < len(s.buf.b)/4 {
-		if buf := pool.get(n); buf != nil {
+		if buf := memory.get(n); buf != nil {
 			copy(buf.b, s.buf.b[s.off:s.end])
 			s.buf.drop()
 			s.segment = segment{0, n, buf}
@@ -123,7 +123,7 @@ func (o *output) acknowledgeData(pool *bufferPool, p *pdu.SNACKRequest) bool {
 
 // resend queues copies of the PDUs that match of the answers that are kept, and
 // returns their number. The copies keep their StatSN.
-func (o *output) resend(pool *bufferPool, match func(s *sent, bhs []byte, last bool) bool) (n int) {
+func (o *output) resend(memory *account, match func(s *sent, bhs []byte, last bool) bool) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := range o.kept {
@@ -131,7 +131,7 @@ func (o *output) resend(pool *bufferPool, match func(s *sent, bhs []byte, last b
 		for p := s.off; p < s.end; {
 			l := o.digests.wireLen(pdu.DataSegmentLength(s.buf.b[p:]))
 			if match(s, s.buf.b[p:p+pdu.BHSLen], p+l == s.end) {
-				if o.copyLocked(pool, s.buf.b[p:p+l]) {
+				if o.copyLocked(memory, s.buf.b[p:p+l]) {
 					n++
 				}
 			}
@@ -141,11 +141,11 @@ func (o *output) resend(pool *bufferPool, match func(s *sent, bhs []byte, last b
 	return n
 }
 
-func (o *output) copyLocked(pool *bufferPool, b []byte) bool {
+func (o *output) copyLocked(memory *account, b []byte) bool {
 	if o.err != nil {
 		return false
 	}
-	buf := pool.get(len(b))
+	buf := memory.get(len(b))
 	if buf == nil {
 		return false
 	}
@@ -179,17 +179,17 @@ func (c *conn) snack(b []byte) {
 	n := 0
 	switch p.Type {
 	case pdu.SNACKStatus:
-		n = c.out.resend(&c.srv.pool, func(s *sent, _ []byte, last bool) bool {
+		n = c.out.resend(&c.sess.memory, func(s *sent, _ []byte, last bool) bool {
 			return last && inRun(s.statSN, p.BegRun, p.RunLength)
 		})
 	case pdu.SNACKData:
 		if n = c.repeatR2Ts(&p); n == 0 {
-			n = c.out.resend(&c.srv.pool, func(s *sent, bhs []byte, _ bool) bool {
+			n = c.out.resend(&c.sess.memory, func(s *sent, bhs []byte, _ bool) bool {
 				return s.itt == p.InitiatorTaskTag && pdu.Opcode(bhs[0]) == pdu.OpDataIn && inRun(u32(bhs[36:]), p.BegRun, p.RunLength)
 			})
 		}
 	case pdu.SNACKDataACK:
-		if !c.out.acknowledgeData(&c.srv.pool, &p) {
+		if !c.out.acknowledgeData(&c.sess.memory, &p) {
 			c.reject(pdu.ReasonInvalidDataACK, b)
 		}
 		return
@@ -256,7 +256,7 @@ func (c *conn) resegment(p *pdu.SNACKRequest) int {
 	status.Encode(b)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.copyLocked(&c.srv.pool, b)
+	o.copyLocked(&c.sess.memory, b)
 	return int(sn-first.DataSN) + 1
 }
 

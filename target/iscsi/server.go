@@ -77,10 +77,12 @@ type Options struct {
 	// Log gets logins, logouts and whatever ends a connection early.
 	Log *slog.Logger
 
-	// MaxBuffer bounds the memory for data on its way, of all connections, in
-	// bytes. Commands that would pass it get BUSY. It has to be more than twice the
-	// longest transfer of any disk, and 1 MiB at the least: a command that all of
-	// it wouldn't be enough for is refused. Default 512 MiB.
+	// MaxBuffer bounds the memory for data on its way, of all sessions, in bytes.
+	// MaxBuffer/2/MaxConnections is each session's own; beyond that a session may
+	// have as much of the other half as it leaves free. Commands that would pass it
+	// get BUSY. It has to be more than eight times the longest transfer of any disk,
+	// and 1 MiB at the least: a command is refused that what a session alone may have
+	// isn't enough for. Default 512 MiB.
 	MaxBuffer int64
 
 	// MaxConnections bounds the connections at a time, of all sessions and those
@@ -145,7 +147,7 @@ func NewServer(opt Options) (*Server, error) {
 	if opt.MaxBuffer < minBuffer {
 		return nil, fmt.Errorf("iscsi: a MaxBuffer of %d bytes is less than %d", opt.MaxBuffer, minBuffer)
 	}
-	s.pool.limit = opt.MaxBuffer
+	s.pool.init(opt.MaxBuffer, opt.MaxConnections)
 	blocks := uint64(s.pool.maxBlocks())
 	s.maxTransfer = blocks + blocks/512*8
 	if opt.DiscoveryCHAP != nil {

@@ -28,6 +28,8 @@ type session struct {
 	// connections' own, which are in conn.
 	params Params
 
+	memory account // for data on its way
+
 	// exp and max are ExpCmdSN and MaxCmdSN. max grows by one for each command
 	// that has ended, so that no more than the window can be in flight. Changed
 	// under mu, read freely.
@@ -117,7 +119,7 @@ func (a *arrival) hold() {
 	if len(a.data) == 0 {
 		return
 	}
-	if a.kept = a.conn.srv.pool.get(len(a.data)); a.kept == nil {
+	if a.kept = a.conn.sess.memory.get(len(a.data)); a.kept == nil {
 		a.data, a.reason = nil, pdu.ReasonLongOperation
 		return
 	}
@@ -213,6 +215,7 @@ func (s *Server) openSession(c *conn, l *login) (*session, pdu.LoginStatus) {
 		srv: s, tgt: l.target, initiator: l.initiator, isid: l.isid, tag: c.tag, params: *l.params,
 		held: map[uint32]arrival{}, conns: map[uint16]*conn{},
 	}
+	x.memory.pool = &s.pool
 	x.access.Store(l.access)
 	x.fence.acked = make(chan struct{}, 1)
 	window := uint32(DefaultCanQueue)
