@@ -79,6 +79,8 @@ const (
 	keyFreeze     = 0x46724c6b
 	keyAntifreeze = 0x416e7469
 	keyOverwrite  = 0x4f57 // above the pattern
+
+	reasonFailed = 1 // the operation was unsuccessful
 )
 
 // sanitize is SANITIZE DEVICE.
@@ -90,6 +92,11 @@ func (d *Drive) sanitize(t *Task) failure {
 	case sanitizeStatus:
 		if s.state == sanitizeFailed && s.mayFail && t.Count&1 == 1 { // CLEAR SANITIZE OPERATION FAILED
 			s.state = sanitizeIdle
+		}
+		if s.state == sanitizeFailed {
+			f := d.sanitizeState()
+			f.lba, f.has = reasonFailed, true
+			return f
 		}
 	case sanitizeFreezeLock:
 		if uint32(t.LBA) != keyFreeze {
