@@ -1,6 +1,8 @@
 package lun
 
 import (
+	"iter"
+	"slices"
 	"sync"
 	"time"
 )
@@ -60,7 +62,13 @@ type powerState struct {
 	forced condition                 // entered by START STOP UNIT
 	busy   int                       // commands that need the medium
 	since  time.Time                 // it had nothing to do
+
+	entered [conditions]uint32 // how often each was
+	last    condition          // the last that was counted
 }
+
+// powered tells whether the disk has power conditions.
+func powered(d *Disk) bool { return !d.opt.Removable }
 
 // setTimers takes the timers over from the page.
 func (p *powerState) setTimers(page []byte) {
@@ -76,6 +84,7 @@ func (p *powerState) setTimers(page []byte) {
 		}
 	}
 	if p.timers != old {
+		p.change(p.forced, old)
 		p.since = time.Now()
 	}
 }
@@ -95,31 +104,60 @@ func (p *powerState) now() (condition, uint16) {
 	if p.busy > 0 {
 		return activeCondition, 0
 	}
-	in, code := p.forced, byCommand[p.forced]
 	if p.manual {
-		return in, code
+		return p.forced, byCommand[p.forced]
 	}
-	idle := time.Since(p.since)
-	for c := in + 1; c < conditions; c++ {
-		if t := p.timers[c]; t > 0 && idle >= t {
-			in, code = c, byTimer[c]
+	in := p.forced
+	for c := range p.ranOut(p.timers) {
+		in = c
+	}
+	return in, byTimer[in] // FORCE has its timer run out
+}
+
+// ranOut gives the conditions that timers have had the unit enter since it had
+// nothing to do, in their order.
+func (p *powerState) ranOut(timers [conditions]time.Duration) iter.Seq[condition] {
+	return func(yield func(condition) bool) {
+		idle := time.Since(p.since)
+		for c := p.forced + 1; c < conditions && p.busy == 0 && !p.manual; c++ {
+			// One whose timer is no shorter than that of a deeper one is passed over.
+			over := slices.ContainsFunc(timers[c+1:], func(t time.Duration) bool { return t > 0 && t <= timers[c] })
+			if t := timers[c]; t > 0 && idle >= t && !over && !yield(c) {
+				return
+			}
 		}
 	}
-	if in == p.forced {
-		code = byTimer[in] // FORCE has its timer run out
+}
+
+// change counts the conditions that timers have had the unit enter, and that to.
+func (p *powerState) change(to condition, timers [conditions]time.Duration) {
+	p.settle(timers)
+	if to != p.last {
+		p.entered[to]++
+		p.last = to
 	}
-	return in, code
+}
+
+func (p *powerState) settle(timers [conditions]time.Duration) {
+	for c := range p.ranOut(timers) {
+		if c > p.last {
+			p.entered[c]++
+			p.last = c
+		}
+	}
 }
 
 func (p *powerState) enter(c condition, manual bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.change(c, p.timers)
 	p.forced, p.manual, p.since = c, manual, time.Now()
 }
 
 // begin and end are around a command that needs the medium.
 func (p *powerState) begin() {
 	p.mu.Lock()
+	p.change(activeCondition, p.timers)
 	p.busy++
 	p.forced = activeCondition
 	p.mu.Unlock()
@@ -179,4 +217,25 @@ func (d *Disk) powerCondition(power, modifier byte) Sense {
 	d.power.enter(to, power < 0x7)
 	d.watchPower()
 	return Sense{}
+}
+
+// powerConditions is the Power Condition VPD page (SPC-5 8Ah): all there are, which
+// are left in no time that would be worth a number.
+func powerConditions() []byte { return []byte{0x03, 0x07, 13: 0} }
+
+// powerLog is the Power Condition Transitions page (SPC-5 1Ah).
+func (d *Disk) powerLog() (list []logParameter) {
+	p := &d.power
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settle(p.timers)
+	for _, x := range []struct {
+		code uint16
+		c    condition
+	}{{1, activeCondition}, {2, idleA}, {3, idleB}, {4, idleC}, {8, standbyZ}, {9, standbyY}} {
+		v := binaryList(x.code, 0, 0, 0, 0)
+		put32(v.value, p.entered[x.c])
+		list = append(list, v)
+	}
+	return list
 }

@@ -3,6 +3,7 @@ package lun_test
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,42 @@ func TestPowerByCommand(t *testing.T) {
 	if got := h.senses(); got != 0 {
 		t.Errorf("%04x after START", got)
 	}
+}
+
+// TestPowerTransitions counts how often each condition was entered.
+func TestPowerTransitions(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	h.do("12 01 8a 00ff 00", nil, 255).is("008a000e 0307 000000000000000000000000")
+	counts := func(want ...byte) {
+		t.Helper()
+		p := h.logPage(0x1a, 0, 1)
+		for i, code := range []uint16{1, 2, 3, 4, 8, 9} {
+			if v := p[code]; len(v) != 4 || v[3] != want[i] {
+				t.Errorf("parameter %d is %x, want %d", code, v, want[i])
+			}
+		}
+	}
+	counts(0, 0, 0, 0, 0, 0)
+	for _, cdb := range []string{"1b 00 00 00 20 00", "1b 00 00 00 20 00", "1b 00 00 02 20 00", "1b 00 00 00 30 00"} {
+		h.do(cdb, nil, 0).good()
+	}
+	counts(0, 1, 0, 1, 1, 0)
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+	counts(1, 1, 0, 1, 1, 0)
+	// Two timers run out. Then one at once, which passes over another.
+	h.do("1b 00 00 00 70 00", nil, 0).good() // LU_CONTROL
+	h.selectPage(0, powerPage(1, 2)).good()
+	for end := time.Now().Add(time.Minute); h.senses() != 0x5e02; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in standby after a minute")
+		}
+	}
+	counts(1, 2, 0, 1, 2, 0)
+	h.selectPage(0, powerPage(longest, 0)).good()
+	counts(2, 2, 0, 1, 2, 0)
+	h.selectPage(0, "1a26 0003 00000002 00000000 "+strings.Repeat("00", 28)).good()
+	counts(2, 2, 0, 1, 3, 0)
+	newHost(t, 1<<20, lun.DiskOptions{Removable: true}).do("12 01 8a 00ff 00", nil, 255).field(2, 7)
 }
 
 // A cycle is counted when it happens, not when it is asked for again.

@@ -122,10 +122,14 @@ func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
 
 // vpdPages lists the vital product data pages that a disk has.
 func (d *Disk) vpdPages() []byte {
-	if zoned(d) {
-		return []byte{0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2, 0xb6, 0xb7}
+	pages := []byte{0x00, 0x80, 0x83, 0x86}
+	if powered(d) {
+		pages = append(pages, 0x8a)
 	}
-	return []byte{0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2, 0xb7}
+	if zoned(d) {
+		return append(pages, 0xb0, 0xb1, 0xb2, 0xb6, 0xb7)
+	}
+	return append(pages, 0x8f, 0xb0, 0xb1, 0xb2, 0xb7)
 }
 
 // vpd returns a vital product data page after its header.
@@ -142,6 +146,8 @@ func (d *Disk) vpd(n *nexus, page byte) ([]byte, bool) {
 		return d.designators(n), true
 	case 0x86:
 		return d.extendedInquiry(), true
+	case 0x8a:
+		return powerConditions(), true
 	case 0x8f:
 		return d.thirdPartyCopy(), true
 	case 0xb0:

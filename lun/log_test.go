@@ -45,7 +45,7 @@ func TestLogSense(t *testing.T) {
 	s := &broken{Store: mustMem(t, 1<<20)}
 	h := hostOf(t, s, lun.DiskOptions{})
 	o := h.other("b")
-	h.do("4d 00 40 00 00 0000 00ff 00", nil, 255).is("0000000b 00 02 03 05 0d 0e 10 15 18 19 2f")
+	h.do("4d 00 40 00 00 0000 00ff 00", nil, 255).is("0000000c 00 02 03 05 0d 0e 10 15 18 19 1a 2f")
 	sub := h.do("4d 00 40 ff 00 0000 00ff 00", nil, 255).good().data
 	if !bytes.Equal(sub[:8], []byte{0x40, 0xff, 0, byte(len(sub) - 4), 0, 0, 0, 0xff}) {
 		t.Errorf("supported subpages begin with %x", sub[:8])

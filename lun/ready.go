@@ -88,7 +88,7 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 		return Sense{}
 	}
 	if power != 0 {
-		if d.opt.Removable {
+		if !powered(d) {
 			return Sense{} // it has none, and looks at no more of the CDB
 		}
 		return d.powerCondition(power, c.CDB[3])
