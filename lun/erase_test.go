@@ -36,10 +36,6 @@ func TestSanitize(t *testing.T) {
 			{0x02, nil, make([]byte, 512)},
 			{0x03, nil, make([]byte, 512)},
 		} {
-			if !thin && c.flags != 0x01 {
-				h.run(sanitizeCDB(c.flags, 0), nil, 0).field(1, 4)
-				continue
-			}
 			h.run(sanitizeCDB(c.flags, len(c.list)), c.list, 0).good()
 			for _, lba := range []uint64{8, 15} {
 				if a := h.run(transfer(0x28, lba, 1, 0), nil, 512).good(); !bytes.Equal(a.data, c.want) {
@@ -181,6 +177,26 @@ func TestEraseOvertakes(t *testing.T) {
 	// What comes afterwards isn't kept from anything.
 	h.copyBlocks(1, 0, cat(target(h.disk), target(o.disk)), segmentOf(0, 0, 1, n, 0, 0)).good()
 	o.run(transfer(0x2a, 0, 1, 0), pattern(512, 1), 0).good()
+}
+
+// TestSanitizeThick erases disks that can't unmap: all reads as zeros, and write
+// pointers are back where zones begin.
+func TestSanitizeThick(t *testing.T) {
+	for _, o := range []lun.DiskOptions{{}, {BlockSize: 4096, Protection: 1}, {Zones: &lun.ZoneOptions{Size: 64}}} {
+		for _, action := range []byte{2, 3} {
+			h := hostOf(t, thickOnly{mustMem(t, 1<<20)}, o)
+			size := max(o.BlockSize, 512)
+			for range 2 {
+				h.run(transfer(0x2a, 0, 4, 0), pattern(4*size, 5), 0).good()
+				h.run(sanitizeCDB(action, 0), nil, 0).good()
+				if o.Zones == nil {
+					if a := h.run(transfer(0x28, 0, 4, 0), nil, 4*size).good(); !bytes.Equal(a.data, make([]byte, 4*size)) {
+						t.Errorf("%+v: something is left after SANITIZE %d", o, action)
+					}
+				}
+			}
+		}
+	}
 }
 
 func TestEraseOutlivesItsCommand(t *testing.T) {

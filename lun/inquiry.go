@@ -238,11 +238,8 @@ func (d *Disk) blockLimits() []byte {
 func (d *Disk) characteristics() []byte {
 	b := make([]byte, 60)
 	put16(b, d.opt.RotationRate)
-	if d.sparse != nil {
-		b[3] = 0x50 // WABEREQ, WACEREQ: what was erased can be read
-	}
-	b[3] |= d.opt.FormFactor
-	b[4] = 0x01 // VBULS: an unmapped block verifies as zeros
+	b[3] = 0x50 | d.opt.FormFactor // WABEREQ, WACEREQ: what was erased can be read
+	b[4] = 0x01                    // VBULS: an unmapped block verifies as zeros
 	if zoned(d) && d.zones.aware {
 		b[4] |= 0x10 // ZONED: host-aware
 	}

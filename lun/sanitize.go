@@ -5,8 +5,8 @@ package lun
 var eraseOps = []op{
 	{name: "FORMAT UNIT", usage: "04 f8 00 00 03 00", class: writes | settled | long, moves: formatLength, run: (*Disk).format, lasts: eraseTimeout},
 	{name: "SANITIZE OVERWRITE", usage: "48 a1 0000000000 ffff 00", class: writes | settled | long, moves: takes(7, 2), run: (*Disk).sanitize, lasts: eraseTimeout},
-	{name: "SANITIZE BLOCK ERASE", usage: "48 a2 0000000000 0000 00", class: writes | settled | long, run: (*Disk).sanitize, lasts: eraseTimeout, when: thin},
-	{name: "SANITIZE CRYPTOGRAPHIC ERASE", usage: "48 a3 0000000000 0000 00", class: writes | settled | long, run: (*Disk).sanitize, lasts: eraseTimeout, when: thin},
+	{name: "SANITIZE BLOCK ERASE", usage: "48 a2 0000000000 0000 00", class: writes | settled | long, run: (*Disk).sanitize, lasts: eraseTimeout},
+	{name: "SANITIZE CRYPTOGRAPHIC ERASE", usage: "48 a3 0000000000 0000 00", class: writes | settled | long, run: (*Disk).sanitize, lasts: eraseTimeout},
 	{name: "SANITIZE EXIT FAILURE MODE", usage: "48 bf 0000000000 0000 00", class: writes, run: (*Disk).exitFailureMode},
 }
 
