@@ -218,6 +218,9 @@ func queuesTrim(d *Drive) bool { return queues(d) && trims(d) }
 // Options returns the drive's options, with all that was left to be chosen.
 func (d *Drive) Options() Options { return d.opt }
 
+// Blocks returns the native capacity in logical sectors.
+func (d *Drive) Blocks() uint64 { return d.blocks }
+
 // Close ends what goes on in the background, makes what was written durable, and
 // closes the store. Commands that run then, or come later, fail with device fault.
 func (d *Drive) Close() error {

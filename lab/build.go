@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"lunlab/ata/sat"
 	"lunlab/lun"
 	"lunlab/lun/fault"
 	"lunlab/lun/store/mem"
@@ -24,7 +25,8 @@ type Lab struct {
 type Unit struct {
 	Target *Target
 	Config *LUN
-	Disk   *lun.Disk
+	Disk   *lun.Disk // nil for an ATA drive
+	ATA    *sat.Unit // nil for a disk
 
 	// Faults is what commands go to: the disk, behind its faults.
 	Faults *fault.Unit
@@ -75,6 +77,9 @@ func (u *Unit) CutPower(survives func(off int64) bool) error {
 	if u.lies.cache == nil {
 		return ErrNoCache
 	}
+	if u.ATA != nil {
+		return u.ATA.PowerCycle(func() error { return u.lies.cache.PowerCut(survives) })
+	}
 	return u.Disk.LosePower(func() error { return u.lies.cache.PowerCut(survives) })
 }
 
@@ -107,9 +112,20 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
+// unit is what the LUN is behind its faults.
+func (u *Unit) unit() interface {
+	lun.Unit
+	Close() error
+} {
+	if u.ATA != nil {
+		return u.ATA
+	}
+	return u.Disk
+}
+
 // Close closes the LUN, and flushes what it lies on.
 func (u *Unit) Close() error {
-	if err := u.Disk.Close(); err != nil {
+	if err := u.unit().Close(); err != nil {
 		return fmt.Errorf("LUN %d of %s: %w", u.Config.Number, u.Target.Name, err)
 	}
 	return nil
@@ -124,6 +140,13 @@ func (l *Lab) open(c *Config, t *Target, u *LUN, abort func(*Target, int, *lun.N
 	if err != nil {
 		return fail(err)
 	}
+	x := &Unit{Target: t, Config: u, lies: s}
+	if u.ATA != nil {
+		if x.ATA, err = u.openATA(s.top); err != nil {
+			return fail(errors.Join(err, s.top.Close()))
+		}
+		return x.begin(fail)
+	}
 	o := u.options(t)
 	o.Copies, o.LUN = l.copies(t), uint16(u.Number)
 	o.AbortTasks = func(n *lun.Nexus) {
@@ -131,15 +154,19 @@ func (l *Lab) open(c *Config, t *Target, u *LUN, abort func(*Target, int, *lun.N
 			abort(t, u.Number, n)
 		}
 	}
-	d, err := lun.NewDisk(s.top, o)
-	if err != nil {
+	if x.Disk, err = lun.NewDisk(s.top, o); err != nil {
 		return fail(errors.Join(err, s.top.Close()))
 	}
-	x := &Unit{Target: t, Config: u, Disk: d, Faults: fault.New(d), lies: s}
-	if err := x.addFaults(); err != nil {
-		return fail(errors.Join(err, d.Close()))
+	return x.begin(fail)
+}
+
+// begin puts faults in front of a unit that is open.
+func (u *Unit) begin(fail func(error) (*Unit, error)) (*Unit, error) {
+	u.Faults = fault.New(u.unit())
+	if err := u.addFaults(); err != nil {
+		return fail(errors.Join(err, u.unit().Close()))
 	}
-	return x, nil
+	return u, nil
 }
 
 // addFaults puts the rules of the configuration in force, after the others.
@@ -185,6 +212,9 @@ func (u *LUN) options(t *Target) lun.DiskOptions {
 
 // alua is that of a LUN of t, nil if there is none.
 func (u *LUN) alua(t *Target) *ALUA {
+	if u.ATA != nil {
+		return nil // its ports are all alike
+	}
 	if u.ALUA != nil {
 		return u.ALUA
 	}

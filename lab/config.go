@@ -120,6 +120,7 @@ type LUN struct {
 	MaxTransfer      uint64 // in bytes, up to 32 MiB
 	EraseTime        time.Duration
 	ShortCommands    bool
+	ATA              *ATA          // nil: it is a disk
 	Faults           []*fault.Rule // in force from the beginning
 
 	at pos

@@ -144,7 +144,7 @@ func TestMistakes(t *testing.T) {
 		{"targets: [", `1:10: not YAML: sequence end token ']' not found`},
 		{"---\ntargets: []\n---\nx: 1\n", `3:1: a second document begins here; a lab.yaml has one`},
 		{lun("blocksize: 512"), `6:5: unknown key "blocksize" in a LUN; did you mean "block_size"?`},
-		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, eui, thin, lbprz, soft_threshold, unmap_by, protection, read_only, write_cache, removable, rotation_rate, form_factor, streams, zones, alua, state, max_transfer, erase_time, short_commands, faults`},
+		{lun("colour: red"), `6:5: unknown key "colour" in a LUN; its keys are lun, count, store, block_size, physical_block_size, lowest_aligned, vendor, product, revision, serial, naa, eui, thin, lbprz, soft_threshold, unmap_by, protection, read_only, write_cache, removable, rotation_rate, form_factor, streams, ata, zones, alua, state, max_transfer, erase_time, short_commands, faults`},
 		{lun("block_size: 1024"), `6:17: block_size is 1024; want 512 or 4096`},
 		{lun("block_size: 4K"), `6:17: block_size is 4K; want a number from 512 to 4096`},
 		{lun("block_size: [512]"), `6:17: block_size is a list; want a number from 512 to 4096`},
@@ -208,6 +208,12 @@ func TestMistakes(t *testing.T) {
 		{lun("thin: true\n    zones: {size: 512KiB}"), `7:12: a zoned LUN can be neither thin nor have protection; leave them out`},
 		{store("{kind: file, path: x, size: 1MiB}\n    zones: {size: 512KiB, conventional: 2}"), `6:12: 2 conventional zones of 1; want as many at the most`},
 		{store("{kind: mem, size: 1MiB, cache: 1MiB}\n    zones: {size: 1MiB}"), `6:12: zones of 1048592 bytes in a store of 1048576 make 0 zones; want 1 to 1048576`},
+		{lun("ata: {queue_depth: 33}"), `6:24: queue_depth is 33; want a number from 1 to 32`},
+		{lun("ata: {}\n    removable: true"), `7:16: removable is for a LUN that isn't an ATA drive; leave it or ata out`},
+		{lun("ata: {}\n    serial: abcdefghijklmnopqrstu"), `7:13: serial has 21 characters; an ATA drive has up to 20`},
+		{lun("ata: {}\n    naa: '2001405000000007'"), `7:10: naa of an ATA drive has 16 hexadecimal digits that begin with 3 or 5`},
+		{lun("ata: {}\n    rotation_rate: 2"), `7:20: rotation_rate is 2; that of an ATA drive is 1, or 1025 and up`},
+		{lun("ata: {}\n    lowest_aligned: 1"), `7:21: lowest_aligned is 1; want a block of the first physical one`},
 		{lun("alua: {groups: []}"), `6:20: groups is a list; want a list with one or more items`},
 		{lun("alua: {groups: [{id: 1, portal_groups: [1], state: active}]}"), `6:56: state is active; want one of active-nonoptimized, active-optimized, standby, transitioning, unavailable`},
 		{lun("alua: {groups: [{id: 1, portal_groups: [1]}, {id: 1, portal_groups: [1]}]}"), `6:55: group 1 is there already, in line 6; it has to be unique` + "\n" + `6:74: portal group 1 is there already, in line 6; it has to be unique`},
@@ -278,8 +284,8 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(l.LUNs); n != 21 {
-		t.Errorf("%d LUNs, want 21", n)
+	if n := len(l.LUNs); n != 22 {
+		t.Errorf("%d LUNs, want 22", n)
 	}
 	if u := l.Of(c.Targets[0])[0]; u.Disk.Blocks() != 64<<30/512 || u.Disk.Options().Serial != "lab-0001" || u.Disk.Options().PhysicalExponent != 3 {
 		t.Errorf("LUN 0: %d blocks, %+v", u.Disk.Blocks(), u.Disk.Options())
@@ -306,7 +312,7 @@ func TestExampleOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u := c.Targets[0].LUNs[4]; u.Store.Kind != lab.NBD || u.Store.TLS.ServerName != "nbd.example" || c.ISCSI.DiscoveryCHAP == nil || c.Targets[1].ISCSI.Redirect == nil {
+	if u := c.Targets[0].LUNs[5]; u.Store.Kind != lab.NBD || u.Store.TLS.ServerName != "nbd.example" || c.ISCSI.DiscoveryCHAP == nil || c.Targets[1].ISCSI.Redirect == nil {
 		t.Errorf("not all of it is there: %+v", u)
 	}
 }

@@ -56,6 +56,7 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 		noted("rotation_rate", integer(d, "rotation_rate", 1, 0xfffe, &u.RotationRate)),
 		noted("form_factor", func(n ast.Node) { l.formFactor(n, &u.FormFactor) }),
 		noted("streams", integer(d, "streams", 2, 64, &u.Streams)),
+		noted("ata", func(n ast.Node) { u.ATA = l.ata(n) }),
 		noted("zones", func(n ast.Node) { u.Zones = l.zones(n) }),
 		noted("alua", func(n ast.Node) { u.ALUA = l.alua(n) }),
 		noted("state", func(n ast.Node) { l.state(n, &u.State) }),
@@ -93,6 +94,7 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 		l.fail(p, "soft_threshold is for a store whose room is limited; give it a limit or a pool, or leave soft_threshold out")
 	}
 	l.checkZones(u, block)
+	l.checkATA(u, where)
 	l.shared(u, count, where)
 	l.expand(u, count, t, numbers, where)
 }

@@ -149,6 +149,9 @@ func (u *Unit) canBecome(t *Target, to *LUN) error {
 		if b.Store.Size < u.lies.top.Size() {
 			return fmt.Errorf("it can't become smaller, from %d bytes to %d, while it is in use", u.lies.top.Size(), b.Store.Size)
 		}
+		if u.ATA != nil {
+			return errors.New("an ATA drive can't grow")
+		}
 		if err := u.Disk.CanGrow(); err != nil {
 			return err
 		}
@@ -156,8 +159,10 @@ func (u *Unit) canBecome(t *Target, to *LUN) error {
 	if n := len(u.Faults.Rules()) - len(u.configured) + len(to.Faults); n > fault.MaxRules && !sameRules(u.Config, to) {
 		return fault.ErrTooMany
 	}
-	if err := u.Disk.CheckSettings(u.settings(to)); err != nil {
-		return err
+	if u.Disk != nil {
+		if err := u.Disk.CheckSettings(u.settings(to)); err != nil {
+			return err
+		}
 	}
 	if (a.Store.Limit == 0) != (b.Store.Limit == 0) {
 		return errors.New("a limit can't come or go while it is in use")
@@ -168,7 +173,9 @@ func (u *Unit) canBecome(t *Target, to *LUN) error {
 	// What may differ, and was looked at.
 	b.at, b.Store.at, b.Store.Size, b.ALUA = a.at, a.Store.at, a.Store.Size, a.ALUA
 	b.Store.Limit, b.Store.Temporary = a.Store.Limit, a.Store.Temporary
-	b.Revision, b.ReadOnly, b.WriteThrough, b.SoftThreshold = a.Revision, a.ReadOnly, a.WriteThrough, a.SoftThreshold
+	if u.Disk != nil {
+		b.Revision, b.ReadOnly, b.WriteThrough, b.SoftThreshold = a.Revision, a.ReadOnly, a.WriteThrough, a.SoftThreshold
+	}
 	if a.Zones != nil && b.Zones != nil {
 		z := *b.Zones
 		z.at = a.Zones.at
@@ -244,7 +251,9 @@ func (ch *Change) Commit() error {
 		if u.grows(old.Config) {
 			errs = append(errs, u.Disk.Grow())
 		}
-		errs = append(errs, u.Disk.Change(u.settings(u.Config)))
+		if u.Disk != nil {
+			errs = append(errs, u.Disk.Change(u.settings(u.Config)))
+		}
 		if !sameRules(old.Config, u.Config) {
 			errs = append(errs, u.changeFaults())
 		}

@@ -47,7 +47,7 @@ type host struct {
 // unit is a device and, if the kernel has taken it, a disk.
 type unit struct {
 	host   *host
-	of     *lun.Disk
+	of     *lab.Unit
 	device *tcmu.Device
 	disk   *tcmu.Disk
 	row    LUN
@@ -116,14 +116,13 @@ func (a *Attachment) hostOf(ctx context.Context, t *lab.Target) (*host, error) {
 }
 
 func (a *Attachment) add(ctx context.Context, h *host, u *lab.Unit, ringMB uint32) (err error) {
-	o := u.Disk.Options()
-	x := &unit{host: h, of: u.Disk, gone: make(chan struct{}), row: LUN{
+	x := &unit{host: h, of: u, gone: make(chan struct{}), row: LUN{
 		Target: h.target, WWN: h.WWN(), Host: h.Host(), Limits: h.Limits(),
-		Size: u.Disk.Blocks() * uint64(o.BlockSize), BlockSize: o.BlockSize, Serial: o.Serial,
+		Size: u.Blocks() * uint64(u.BlockSize()), BlockSize: u.BlockSize(), Serial: u.Serial(),
 	}}
 	x.device, err = a.engine.Create(ctx, tcmu.Config{
 		Name: fmt.Sprintf("%s-%d", h.target, u.Config.Number),
-		Size: x.row.Size, BlockSize: uint32(o.BlockSize), Nexus: h.nexus, RingMB: ringMB,
+		Size: x.row.Size, BlockSize: uint32(x.row.BlockSize), Nexus: h.nexus, RingMB: ringMB,
 	}, u.Faults)
 	if err != nil {
 		return err
@@ -188,7 +187,7 @@ func (a *Attachment) CanBecome(c *lab.Config, removed []*lab.Unit) error {
 
 func (a *Attachment) unitOf(u *lab.Unit) *unit {
 	for _, x := range a.units {
-		if x.of == u.Disk {
+		if x.of.Faults == u.Faults { // a reload makes another lab.Unit of it
 			return x
 		}
 	}
