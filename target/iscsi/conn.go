@@ -35,6 +35,8 @@ type conn struct {
 	cid  uint16
 	tag  uint16 // of the portal group
 
+	surplus bool // there were too many already: it is told so
+
 	in      input
 	digests digests
 	params  Params

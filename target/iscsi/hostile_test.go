@@ -20,6 +20,8 @@ func TestHugeLengths(t *testing.T) {
 	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxBuffer = 80 << 20 })
 	r := dial(t, l.addr)
 	r.login()
+	b := within(10, 21<<20) // what a session may have of the 80 MiB
+	defer b.check(t)
 	read16 := append([]byte{0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0xff, 0xff, 0xff, 0xff)
 	write16 := append([]byte{0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0xff, 0xff, 0xff, 0xff)
 	for _, cdb := range [][]byte{
@@ -71,21 +73,28 @@ func TestHugeLengths(t *testing.T) {
 }
 
 // TestTooManyConnections refuses what is beyond the limit, and takes others when
-// there is room again.
+// there is room again. Those that don't say what they want take no place.
 func TestTooManyConnections(t *testing.T) {
 	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.MaxConnections = 2 })
 	r := dial(t, l.addr)
 	r.login()
 	idle := dial(t, l.addr)
 	idle.tryLogin(0, -1, names()...)
-	dial(t, l.addr).closed()
+	x := dial(t, l.addr)
+	if p := x.tryLogin(1, 3, names()...); p.u16(36) != 0x0302 {
+		t.Errorf("got %v, want status 0302", p)
+	}
+	x.closed()
+	for range 40 {
+		x = dial(t, l.addr)
+	}
+	x.closed() // there are 16 to be told so
 	r.alive()
 	idle.nc.Close()
 	for deadline := time.Now().Add(rawTimeout); ; time.Sleep(10 * time.Millisecond) {
 		x := dial(t, l.addr)
 		x.isid[5]++
-		x.send(x.loginHeader(1, 3), text(names()...))
-		if p, err := x.tryRecv(rawTimeout); err == nil && p.op() == 0x23 {
+		if x.enter() == nil {
 			break
 		}
 		if time.Now().After(deadline) {

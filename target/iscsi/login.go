@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"lunlab/target/iscsi/pdu"
 )
@@ -15,12 +17,15 @@ type login struct {
 	conn *conn
 	// first is the header of the first request: what must not change.
 	first     pdu.LoginRequest
+	started   bool // first is known
 	isid      [6]byte
+	tsih      uint16 // of the session, once it is made
 	cmdSN     uint32
 	stage     uint8
-	text      []byte // of requests with the C bit
-	begun     bool   // the first request's keys have been seen
-	declared  bool   // the target's own keys have been sent
+	text      []byte            // of requests with the C bit
+	begun     bool              // the first request's keys have been seen
+	said      map[string]string // of them, those that say who wants what
+	declared  bool              // the target's own keys have been sent
 	initiator string
 	target    *Target
 	access    *Access
@@ -68,47 +73,15 @@ func (c *conn) login() error {
 
 // step reads one Login Request and answers it.
 func (l *login) step() (done bool, err error) {
-	c := l.conn
-	b, err := c.in.view(pdu.BHSLen)
-	if err != nil {
-		return false, err
-	}
-	var h pdu.Header
-	if err := h.Decode(b); err != nil {
-		return false, err
-	}
 	var p pdu.LoginRequest
-	decodeErr := p.Decode(b)
-	if errors.Is(decodeErr, pdu.ErrOpcode) {
-		// RFC 7143 11.13.5: something else than a login.
-		l.first.InitiatorTaskTag = u32(b[16:])
-		return false, failLogin(pdu.InvalidDuringLogin, "%v before the login", h.Opcode)
-	}
-	if !l.begun {
-		l.first, l.isid, l.cmdSN, l.stage = p, p.ISID, p.CmdSN, p.CSG
-		c.cid = p.CID
-		c.out.statSN = p.ExpStatSN
-	}
-	if decodeErr != nil {
-		return false, failLogin(pdu.InitiatorError, "malformed Login Request")
-	}
-	total := pdu.BHSLen + h.TotalAHSLength + h.DataSegmentLength + pdu.Pad(h.DataSegmentLength)
-	if h.DataSegmentLength > int(c.params.TargetMaxRecvDataSegmentLength) && !l.declared || total > len(c.in.buf) {
-		return false, failLogin(pdu.InitiatorError, "Login Request with %d bytes of data", h.DataSegmentLength)
-	}
-	b, err = c.in.view(total)
+	data, err := l.read(&p)
 	if err != nil {
-		return false, err
-	}
-	data := b[pdu.BHSLen+h.TotalAHSLength:][:h.DataSegmentLength]
-	if err := l.check(&p); err != nil {
 		return false, err
 	}
 	if len(l.text)+len(data) > maxTextLen {
 		return false, failLogin(pdu.OutOfResources, "more than %d bytes of login text", maxTextLen)
 	}
 	l.text = append(l.text, data...)
-	c.in.take(total)
 	if p.Continue {
 		return false, l.respond(&p, false, 0)
 	}
@@ -118,6 +91,48 @@ func (l *login) step() (done bool, err error) {
 		return false, failLogin(pdu.InitiatorError, "malformed login text")
 	}
 	return l.exchange(&p, pairs)
+}
+
+// read takes one Login Request. Its data stays in the input buffer, until the next
+// is read.
+func (l *login) read(p *pdu.LoginRequest) (data []byte, err error) {
+	c := l.conn
+	b, err := c.in.view(pdu.BHSLen)
+	if err != nil {
+		return nil, err
+	}
+	var h pdu.Header
+	if err := h.Decode(b); err != nil {
+		return nil, err
+	}
+	decodeErr := p.Decode(b)
+	if errors.Is(decodeErr, pdu.ErrOpcode) {
+		// RFC 7143 11.13.5: something else than a login.
+		l.first.InitiatorTaskTag = u32(b[16:])
+		return nil, failLogin(pdu.InvalidDuringLogin, "%v before the login", h.Opcode)
+	}
+	if !l.started {
+		l.started = true
+		l.first, l.isid, l.tsih, l.cmdSN, l.stage = *p, p.ISID, p.TSIH, p.CmdSN, p.CSG
+		c.cid = p.CID
+		c.out.statSN = p.ExpStatSN
+	}
+	switch {
+	case decodeErr != nil:
+		return nil, failLogin(pdu.InitiatorError, "malformed Login Request")
+	case c.surplus:
+		return nil, failLogin(pdu.OutOfResources, "there are as many connections as there may be")
+	}
+	total := pdu.BHSLen + h.TotalAHSLength + h.DataSegmentLength + pdu.Pad(h.DataSegmentLength)
+	if h.DataSegmentLength > int(c.params.TargetMaxRecvDataSegmentLength) && !l.declared || total > len(c.in.buf) {
+		return nil, failLogin(pdu.InitiatorError, "Login Request with %d bytes of data", h.DataSegmentLength)
+	}
+	b, err = c.in.view(total)
+	if err != nil {
+		return nil, err
+	}
+	c.in.take(total)
+	return b[pdu.BHSLen+h.TotalAHSLength:][:h.DataSegmentLength], l.check(p)
 }
 
 // check compares a request with what came before it.
@@ -172,36 +187,35 @@ func (l *login) exchange(p *pdu.LoginRequest, pairs []pair) (done bool, err erro
 		return false, l.respond(p, false, 0)
 	}
 	if next != pdu.StageFullFeature {
+		err := l.respond(p, true, next)
 		l.stage = next
-		return false, l.respond(p, true, next)
+		return false, err
 	}
 	return true, l.complete(p)
 }
 
 // identify reads the keys that say who wants what (RFC 7143 6.3, 13.4 to 13.21).
 func (l *login) identify(pairs []pair) error {
-	var targetName string
+	l.said = map[string]string{"InitiatorName": "", "TargetName": "", "SessionType": "Normal"}
 	for _, p := range pairs {
-		switch p.key {
-		case "InitiatorName":
-			l.initiator = p.value
-		case "TargetName":
-			targetName = p.value
-		case "SessionType":
-			switch p.value {
-			case "Discovery":
-				l.discovery = true
-			case "Normal":
-			default:
-				return failLogin(pdu.SessionTypeNotSupported, "session type %q", p.value)
-			}
+		if _, ok := l.said[p.key]; ok {
+			l.said[p.key] = p.value
 		}
+	}
+	l.initiator = l.said["InitiatorName"]
+	targetName := l.said["TargetName"]
+	switch t := l.said["SessionType"]; t {
+	case "Discovery":
+		l.discovery = true
+	case "Normal":
+	default:
+		return failLogin(pdu.SessionTypeNotSupported, "session type %q", t)
 	}
 	switch {
 	case l.initiator == "":
 		return failLogin(pdu.MissingParameter, "no InitiatorName")
-	case len(l.initiator) > maxNameLen:
-		return failLogin(pdu.InitiatorError, "InitiatorName is too long")
+	case len(l.initiator) > maxNameLen, !utf8.ValidString(l.initiator), strings.ContainsFunc(l.initiator, unicode.IsControl):
+		return failLogin(pdu.InitiatorError, "InitiatorName %q can't be a name", l.initiator)
 	case !l.discovery && targetName == "":
 		return failLogin(pdu.MissingParameter, "no TargetName")
 	}
@@ -257,7 +271,10 @@ func (l *login) security(pairs []pair) error {
 	chap := map[string]string{}
 	for _, p := range pairs {
 		switch {
-		case l.introduces(p.key):
+		case l.introduces(p):
+			if err := l.same(p); err != nil {
+				return err
+			}
 		case p.key == "AuthMethod":
 			if l.auth.state != chapStart {
 				return failLogin(pdu.InitiatorError, "AuthMethod was sent twice")
@@ -275,6 +292,7 @@ func (l *login) security(pairs []pair) error {
 				return failLogin(pdu.InitiatorError, "%s was sent twice", p.key)
 			}
 			chap[p.key] = p.value
+		case keys[p.key] != nil && keys[p.key].kind == keyNote:
 		case keys[p.key] != nil:
 			// An operational key in the wrong stage.
 			return failLogin(pdu.InitiatorError, "%s in the security stage", p.key)
@@ -292,19 +310,19 @@ func (l *login) authenticated() bool {
 
 // operational negotiates the operational stage (RFC 7143 6.3.3).
 func (l *login) operational(pairs []pair) error {
-	// It depends on others of the same request (RFC 7143 13.19).
-	const last = "MaxOutstandingR2T"
-	pairs = slices.SortedStableFunc(slices.Values(pairs), func(a, b pair) int {
-		switch {
-		case b.key == last && a.key != last:
-			return -1
-		case a.key == last && b.key != last:
+	// Some depend on others of the same request (RFC 7143 13.14, 13.19).
+	last := func(p pair) int {
+		if p.key == "FirstBurstLength" || p.key == "MaxOutstandingR2T" {
 			return 1
 		}
 		return 0
-	})
+	}
+	pairs = slices.SortedStableFunc(slices.Values(pairs), func(a, b pair) int { return last(a) - last(b) })
 	for _, p := range pairs {
-		if l.introduces(p.key) {
+		if l.introduces(p) {
+			if err := l.same(p); err != nil {
+				return err
+			}
 			continue
 		}
 		if p.key == "AuthMethod" {
@@ -327,13 +345,19 @@ func (l *login) operational(pairs []pair) error {
 	return nil
 }
 
-// introduces tells whether a key only says who the initiator is.
-func (l *login) introduces(key string) bool {
-	switch key {
-	case "InitiatorName", "InitiatorAlias", "TargetName", "SessionType":
-		return true
+// introduces tells whether a key is one that identify has read.
+func (l *login) introduces(p pair) bool {
+	_, ok := l.said[p.key]
+	return ok
+}
+
+// same refuses to take such a key for another value than at first. libiscsi sends
+// some of them in each stage.
+func (l *login) same(p pair) error {
+	if l.said[p.key] != p.value {
+		return failLogin(pdu.InitiatorError, "%s was sent twice", p.key)
 	}
-	return false
+	return nil
 }
 
 func listHas(list, want string) bool {
@@ -360,7 +384,7 @@ func (l *login) complete(p *pdu.LoginRequest) error {
 		if status != pdu.LoginSuccess {
 			return failLogin(status, "no session could be made")
 		}
-		l.first.TSIH = x.tsih
+		l.tsih = x.tsih
 	}
 	if err := l.respond(p, true, pdu.StageFullFeature); err != nil {
 		return err
@@ -370,15 +394,33 @@ func (l *login) complete(p *pdu.LoginRequest) error {
 	return nil
 }
 
-// respond sends the reply that has gathered. More than the initiator takes at
-// once can't gather: it is shorter than what was asked.
+// respond sends the reply that has gathered, in parts if it is more than the
+// initiator takes at once: it asks for each next one with an empty request
+// (RFC 7143 6.2).
 func (l *login) respond(p *pdu.LoginRequest, transit bool, nsg uint8) error {
+	most := min(int(defaultParams().MaxRecvDataSegmentLength), int(l.conn.params.MaxRecvDataSegmentLength))
+	for len(l.reply) > most {
+		r := pdu.LoginResponse{
+			Continue: true, CSG: p.CSG, DataSegmentLength: most, ISID: l.isid, TSIH: l.first.TSIH, InitiatorTaskTag: p.InitiatorTaskTag,
+		}
+		l.send(&r, l.reply[:most])
+		l.reply = l.reply[most:]
+		if err := l.conn.out.flush(true); err != nil {
+			return err
+		}
+		var next pdu.LoginRequest
+		if data, err := l.read(&next); err != nil {
+			return err
+		} else if len(data) > 0 || next.Continue {
+			return failLogin(pdu.InitiatorError, "text amid an answer of several parts")
+		}
+	}
 	r := pdu.LoginResponse{
 		Transit:           transit,
 		CSG:               p.CSG,
 		DataSegmentLength: len(l.reply),
 		ISID:              l.isid,
-		TSIH:              l.first.TSIH,
+		TSIH:              l.tsih,
 		InitiatorTaskTag:  p.InitiatorTaskTag,
 	}
 	if transit {

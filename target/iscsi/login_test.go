@@ -1,6 +1,7 @@
 package iscsi_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,6 +37,12 @@ func TestNegotiation(t *testing.T) {
 			"DataDigest=private,None,CRC32C", "InitiatorAlias=a b"},
 			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144", "X-com.example.color": "NotUnderstood",
 				"MaxBurstLength": "65536", "HeaderDigest": "CRC32C", "DataDigest": "None"}},
+		{"a first burst longer than the burst that is asked for", []string{"FirstBurstLength=65536", "MaxBurstLength=8192"},
+			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144", "MaxBurstLength": "8192", "FirstBurstLength": "8192"}},
+		{"what is said for people to read", []string{"X#NodeArchitecture=x86", "InitiatorAlias=here"},
+			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144"}},
+		{"names once more, the same", []string{"InitiatorName=" + testInitiator, "TargetName=" + testTarget},
+			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144"}},
 		{"answers to what wasn't said", []string{"MaxBurstLength=NotUnderstood", "InitialR2T=Reject", "ImmediateData=Irrelevant"},
 			map[string]string{"TargetPortalGroupTag": "1", "MaxRecvDataSegmentLength": "262144"}},
 	} {
@@ -86,6 +93,68 @@ func TestLoginInStages(t *testing.T) {
 	r.alive()
 }
 
+// TestLoginAnswerInParts has the target refuse so many keys that the answer is longer
+// than an initiator takes during login.
+func TestLoginAnswerInParts(t *testing.T) {
+	l := newLab(t, nil)
+	r := dial(t, l.addr)
+	want := map[string]string{}
+	var ask []string
+	for i := range 200 {
+		k := fmt.Sprintf("X-com.example.%049d", i)
+		ask, want[k] = append(ask, k+"=1"), "NotUnderstood"
+	}
+	send := func(data []byte, more bool) {
+		h := r.loginHeader(1, 3)
+		if more {
+			h[1] = 0x44
+		}
+		r.send(h, data)
+	}
+	data := text(append(names(), ask...)...)
+	for len(data) > 8192 {
+		send(data[:8192], true)
+		if p := r.recv(0x23); p.u16(36) != 0 || len(p.data) > 0 {
+			t.Fatalf("amid the request: %v", p)
+		}
+		data = data[8192:]
+	}
+	send(data, false)
+	var all []byte
+	parts := 0
+	p := r.recv(0x23)
+	for ; p.bhs[1] == 0x44; p = r.recv(0x23) {
+		if len(p.data) != 8192 || p.u16(36) != 0 {
+			t.Fatalf("a part: %v", p)
+		}
+		parts++
+		all = append(all, p.data...)
+		r.send(r.loginHeader(1, -1), nil)
+	}
+	if p.bhs[1] != 0x87 || p.u16(36) != 0 || len(p.data) > 8192 || parts == 0 {
+		t.Fatalf("after %d parts: %v", parts, p)
+	}
+	got := values(append(all, p.data...))
+	for k := range want {
+		if got[k] != want[k] {
+			t.Errorf("%s=%s", k, got[k])
+		}
+	}
+	r.alive()
+
+	// Who goes on with text is refused.
+	r = dial(t, l.addr)
+	r.isid[5]++
+	r.tryLogin(1, -1, append(names(), "MaxRecvDataSegmentLength=512")...)
+	if p = r.tryLogin(1, 3, ask[:8]...); p.bhs[1] != 0x44 || len(p.data) != 512 {
+		t.Fatalf("the first part of 512 bytes: %v", p)
+	}
+	if p = r.tryLogin(1, -1, ask[8:9]...); p.u16(36) != 0x0200 {
+		t.Errorf("text amid an answer: %v", p)
+	}
+	r.closed()
+}
+
 func TestLoginRefused(t *testing.T) {
 	l := newLab(t, nil)
 	for _, tt := range []struct {
@@ -105,6 +174,31 @@ func TestLoginRefused(t *testing.T) {
 		{"operational key in the security stage", func(r *raw) { r.send(r.loginHeader(0, 1), text(append(names(), "MaxBurstLength=512")...)) }, 0x0200},
 		{"key sent twice", func(r *raw) {
 			r.send(r.loginHeader(1, 3), text(append(names(), "InitialR2T=No", "InitialR2T=No")...))
+		}, 0x0200},
+		{"another InitiatorName in the same request", func(r *raw) {
+			r.send(r.loginHeader(1, 3), text(append(names(), "InitiatorName=iqn.2026-01.example:other")...))
+		}, 0x0200},
+		{"another TargetName later", func(r *raw) {
+			r.tryLogin(0, 1, names()...)
+			r.send(r.loginHeader(1, 3), text("TargetName=iqn.2026-01.example:other"))
+		}, 0x0200},
+		{"discovery after all", func(r *raw) {
+			r.tryLogin(0, -1, names()...)
+			r.send(r.loginHeader(0, 3), text("SessionType=Discovery"))
+		}, 0x0200},
+		{"InitiatorName that terminals obey", func(r *raw) {
+			r.send(r.loginHeader(1, 3), text("InitiatorName=iqn.2026-01.example:\x1b[2J", "TargetName="+testTarget))
+		}, 0x0200},
+		{"InitiatorName of 224 bytes", func(r *raw) {
+			r.send(r.loginHeader(1, 3), text("InitiatorName=iqn."+strings.Repeat("a", 220), "TargetName="+testTarget))
+		}, 0x0200},
+		{"ISID changed amid the first text", func(r *raw) {
+			h := r.loginHeader(0, -1)
+			h[1] |= 0x40
+			r.send(h, text(names()...))
+			r.recv(0x23)
+			r.isid[0]++
+			r.send(r.loginHeader(0, 3), nil)
 		}, 0x0200},
 		{"text without an equals sign", func(r *raw) { r.send(r.loginHeader(1, 3), []byte("InitiatorName\x00")) }, 0x0200},
 		{"from stage 2", func(r *raw) { r.send(r.loginHeader(2, 3), text(names()...)) }, 0x0200},
@@ -210,7 +304,7 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("SendTargets=All (-want +got):\n%s", d)
 	}
 	if d := cmp.Diff(map[string]string{"InitialR2T": "Reject", "MaxBurstLength": "Reject", "X-none": "NotUnderstood"},
-		ask("InitialR2T=No\x00MaxBurstLength=512\x00X-none=1\x00MaxRecvDataSegmentLength=1024")); d != "" {
+		ask("InitialR2T=No\x00MaxBurstLength=512\x00X-none=1\x00MaxRecvDataSegmentLength=1024\x00InitiatorAlias=here")); d != "" {
 		t.Errorf("keys of the login (-want +got):\n%s", d)
 	}
 	// The new MaxRecvDataSegmentLength holds.

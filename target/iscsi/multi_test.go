@@ -95,6 +95,13 @@ func TestMultipleConnections(t *testing.T) {
 	if p := r.recv(0x26); p.bhs[2] != 2 {
 		t.Fatalf("Logout Response %v, want recovery not supported", p)
 	}
+	// One logs itself out.
+	last := conns[15]
+	last.send(hdr(0x46, 0x81).put32(16, last.tag()).put16(20, 15).put32(24, r.cmdSN).put32(28, last.expStatSN), nil)
+	if p := last.recv(0x26); p.bhs[2] != 0 {
+		t.Fatalf("Logout Response %v", p)
+	}
+	last.closed()
 	// Its place is free, and one that is taken for dead is replaced.
 	seven := r.another(l, 7)
 	again := r.another(l, 9)

@@ -84,6 +84,7 @@ const (
 	keyAnd                    // Yes if both say so
 	keyDeclare                // the initiator's word, not answered
 	keyRefuse                 // always Reject
+	keyNote                   // said for people to read, not answered
 )
 
 // key is what there is to know of one.
@@ -137,6 +138,9 @@ var keys = map[string]*key{
 		number: func(p *Params) *uint32 { return &p.ISCSIProtocolLevel }},
 	"TaskReporting": {kind: keyList, leading: true, normal: true, values: []string{reportRFC3720, reportResponseFence, reportFastAbort},
 		take: func(p *Params, v string) { p.TaskReporting = v }},
+
+	"InitiatorAlias":     {kind: keyNote},
+	"X#NodeArchitecture": {kind: keyNote},
 
 	// Obsolete (RFC 7143 13.25).
 	"IFMarker":  {kind: keyRefuse},
@@ -194,11 +198,14 @@ func (n *negotiation) answer(p pair) (value string, ok bool) {
 	}
 	offer := n.offer
 	offer.MaxOutstandingR2T = n.params.mostR2Ts(offer.MaxOutstandingR2T)
+	offer.FirstBurstLength = min(offer.FirstBurstLength, n.params.MaxBurstLength)
 	return k.settle(p.value, n.params, &offer), true
 }
 
 func (k *key) settle(v string, have, offer *Params) string {
 	switch k.kind {
+	case keyNote:
+		return ""
 	case keyList:
 		for v := range strings.SplitSeq(v, ",") {
 			if slices.Contains(k.values, v) {

@@ -94,16 +94,22 @@ func (r *raw) send(h *header, data []byte) {
 // sendAs is send with the lengths that h has.
 func (r *raw) sendAs(h *header, data []byte) {
 	r.t.Helper()
-	b := h[:]
-	if r.hd {
-		b = binary.LittleEndian.AppendUint32(slices.Clone(b), crc32.Checksum(b, crcTable))
-	}
-	if len(data) > 0 {
-		d := append(slices.Clone(data), make([]byte, -len(data)&3)...)
-		b = append(slices.Clone(b), d...)
-		if r.dd {
-			b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(d, crcTable))
+	r.sendSegments(h, nil, data)
+}
+
+// sendSegments is sendAs with additional header segments, which the header's digest
+// covers.
+func (r *raw) sendSegments(h *header, ahs, data []byte) {
+	r.t.Helper()
+	digested := func(on bool, b []byte) []byte {
+		if on {
+			b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, crcTable))
 		}
+		return b
+	}
+	b := digested(r.hd, slices.Concat(h[:], ahs))
+	if len(data) > 0 {
+		b = append(b, digested(r.dd, slices.Concat(data, make([]byte, -len(data)&3)))...)
 	}
 	r.nc.SetWriteDeadline(time.Now().Add(rawTimeout))
 	if _, err := r.nc.Write(b); err != nil {

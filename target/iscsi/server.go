@@ -86,7 +86,8 @@ type Options struct {
 	MaxBuffer int64
 
 	// MaxConnections bounds the connections at a time, of all sessions and those
-	// that haven't logged in. Default 1024.
+	// that haven't logged in. Beside them a few more are told that they are too many.
+	// Default 1024.
 	MaxConnections int
 
 	// LoginTimeout is how long a connection may take to log in. Default 15 s.
@@ -115,6 +116,7 @@ type Server struct {
 	mu        sync.Mutex
 	listeners map[net.Listener]uint16 // with their portal group tags
 	conns     map[*conn]struct{}
+	surplus   int // of them
 	sessions  map[uint16]*session
 	nextTSIH  uint16
 	closing   bool
@@ -214,16 +216,23 @@ func (s *Server) ServeGroup(ln net.Listener, tag uint16) error {
 	}
 }
 
+// maxSurplus is how many connections beyond MaxConnections may wait to be told so.
+const maxSurplus = 16
+
 func (s *Server) start(nc net.Conn, tag uint16) {
 	c := newConn(s, nc, tag)
 	s.mu.Lock()
-	if s.closing || len(s.conns) >= s.opt.MaxConnections {
+	c.surplus = len(s.conns)-s.surplus >= s.opt.MaxConnections
+	if s.closing || c.surplus && s.surplus == maxSurplus {
 		s.mu.Unlock()
 		s.log.Warn("connection refused: as many as there may be", "from", nc.RemoteAddr(), "max", s.opt.MaxConnections)
 		nc.Close()
 		return
 	}
 	s.conns[c] = struct{}{}
+	if c.surplus {
+		s.surplus++
+	}
 	s.wg.Add(1)
 	s.mu.Unlock()
 	go func() {
@@ -231,6 +240,9 @@ func (s *Server) start(nc net.Conn, tag uint16) {
 		c.serve()
 		s.mu.Lock()
 		delete(s.conns, c)
+		if c.surplus {
+			s.surplus--
+		}
 		s.mu.Unlock()
 	}()
 }
