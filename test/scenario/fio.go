@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -17,7 +18,7 @@ import (
 type fioJob struct {
 	disk  string // "/dev/sda"
 	depth int    // I/Os outstanding, of each job
-	jobs  int    // each on a CPU of its own
+	jobs  int    // each on a CPU of its own, and of another hardware queue
 	args  []string
 }
 
@@ -44,7 +45,7 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 		"--name=lunlab", "--filename=" + j.disk, "--direct=1", "--bs=4k", "--ioengine=io_uring",
 		"--allow_mounted_write=0", "--randrepeat=0", "--group_reporting",
 		fmt.Sprintf("--iodepth=%d", j.depth), fmt.Sprintf("--numjobs=%d", j.jobs),
-		fmt.Sprintf("--cpus_allowed=0-%d", j.jobs-1), "--cpus_allowed_policy=split",
+		"--cpus_allowed=" + j.cpus(), "--cpus_allowed_policy=split",
 		"--output-format=json",
 	}, j.args...)
 	r := &fioRun{ctx: ctx, cmd: exec.CommandContext(ctx, "fio", args...), done: make(chan struct{})}
@@ -58,6 +59,23 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 		close(r.done)
 	}()
 	return r, nil
+}
+
+// cpus are one for each job: each of another hardware queue, as far as there are
+// any, which get neighbouring CPUs.
+func (j fioJob) cpus() string {
+	var cpus []string
+	lists, _ := filepath.Glob("/sys/block/" + filepath.Base(j.disk) + "/mq/*/cpu_list")
+	for _, l := range lists[:min(len(lists), j.jobs)] {
+		b, _ := os.ReadFile(l) // "0, 1"
+		if first, _, _ := strings.Cut(strings.TrimSpace(string(b)), ","); first != "" {
+			cpus = append(cpus, first)
+		}
+	}
+	if len(cpus) < j.jobs {
+		return fmt.Sprintf("0-%d", j.jobs-1)
+	}
+	return strings.Join(cpus, ",")
 }
 
 // stop ends a fio that has no end of its own and returns its IOPS.
