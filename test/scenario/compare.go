@@ -103,6 +103,9 @@ func observed(runs []Result) (s seen) {
 		}
 		s.add("outcome", outcome)
 		for _, k := range r.Checks {
+			if k.AtLeast && k.OK {
+				k.Observed = k.Predicted
+			}
 			s.add(k.What, k.Observed)
 		}
 		var said []string

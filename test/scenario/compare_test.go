@@ -28,6 +28,11 @@ func TestCompare(t *testing.T) {
 	warns := func(pid string) Result {
 		return Result{Name: "eh/abort", Verdict: Differs, Complaints: []kernel.Complaint{{Kind: "warning", Line: "WARNING: CPU: 0 PID: " + pid + " at 0xff" + pid}}}
 	}
+	atLeast := func(seen int) Result {
+		r := run{Result: Result{Name: "stuck/one-of-four", Verdict: AsPredicted}}
+		r.checkAtLeast("commands", 200, seen, "")
+		return r.Result
+	}
 	quiet := Result{Name: "eh/abort", Verdict: AsPredicted}
 	lost := Result{Name: "eh/abort", Verdict: Failed, Error: "hold: the guest ended\nits console"}
 
@@ -47,6 +52,12 @@ func TestCompare(t *testing.T) {
 		{"what ends early has not looked at all",
 			[]*Report{ran("6.12", "allocated", 8, 1, ends)}, []*Report{ran("6.12", "allocated", 8, 1, hang)}, []Difference{
 				{hang.Name, "LUN scan", nil, []string{"hangs"}},
+			}},
+		{"more than the least",
+			[]*Report{ran("6.12", "allocated", 8, 1, atLeast(200))}, []*Report{ran("6.12", "allocated", 8, 1, atLeast(1107))}, nil},
+		{"less than the least",
+			[]*Report{ran("6.12", "allocated", 8, 1, atLeast(200))}, []*Report{ran("6.12", "allocated", 8, 1, atLeast(7))}, []Difference{
+				{"stuck/one-of-four", "commands", []string{"at least 200"}, []string{"7"}},
 			}},
 		{"complaints without their numbers",
 			[]*Report{ran("6.12", "allocated", 8, 1, warns("7"))}, []*Report{ran("6.12", "allocated", 8, 1, warns("8"))}, nil},

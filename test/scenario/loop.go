@@ -156,7 +156,7 @@ func (r *run) checkNone(what string, err error) {
 // checkAtLeast checks a count that has a lower bound.
 func (r *run) checkAtLeast(what string, least, seen int, why string) {
 	r.Checks = append(r.Checks, Check{
-		What: what, Predicted: fmt.Sprintf("at least %d", least), Observed: fmt.Sprint(seen), OK: seen >= least, Why: why,
+		What: what, Predicted: fmt.Sprintf("at least %d", least), Observed: fmt.Sprint(seen), OK: seen >= least, AtLeast: true, Why: why,
 	})
 }
 

@@ -14,7 +14,8 @@ type Check struct {
 	Predicted string `json:"predicted"`
 	Observed  string `json:"observed"`
 	OK        bool   `json:"ok"`
-	Why       string `json:"why,omitempty"` // the rule that the prediction comes from
+	AtLeast   bool   `json:"at_least,omitempty"` // more than Predicted is right, too
+	Why       string `json:"why,omitempty"`      // the rule that the prediction comes from
 }
 
 func (c Check) String() string {
