@@ -72,6 +72,9 @@ func (m *Meter) Hold() {
 	}
 }
 
+// Holds says whether commands are kept from ending now.
+func (m *Meter) Holds() bool { return m.gate.Load() != nil }
+
 // Release lets all go on that were held.
 func (m *Meter) Release() {
 	m.mu.Lock()

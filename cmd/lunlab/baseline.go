@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"lunlab/test/kernel"
@@ -18,24 +16,9 @@ type againstBaseline struct {
 	kernel, baseline kernel.Config
 	repeat           int
 	console          string
-	json             string // a file, - for standard output, empty for none
 }
 
-func (a *againstBaseline) run(ctx context.Context, ss []scenario.Scenario, stdout io.Writer, p *progress) error {
-	out := io.Discard
-	table := true
-	switch a.json {
-	case "":
-	case "-":
-		out, table = stdout, false
-	default:
-		f, err := os.Create(a.json)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		out = f
-	}
+func (a *againstBaseline) run(ctx context.Context, ss []scenario.Scenario, out *reports, p *progress) error {
 	sides := []struct {
 		name string
 		cfg  kernel.Config
@@ -52,7 +35,7 @@ runs:
 			if s.name == "baseline" && console != "" {
 				console += ".baseline"
 			}
-			report.Complaints, err = ktestGuest(ctx, s.cfg, console, p.logf, ss, func(e scenario.Event) {
+			err = ktestGuest(ctx, s.cfg, console, p.logf, ss, report, func(e scenario.Event) {
 				p.event(e)
 				report.Take(e)
 			})
@@ -66,10 +49,7 @@ runs:
 	}
 	p.clear()
 	c := scenario.Compare(sides[0].runs, sides[1].runs)
-	if table {
-		err = errors.Join(err, c.WriteTable(stdout))
-	}
-	if err := errors.Join(err, c.WriteJSON(out)); err != nil {
+	if err := errors.Join(err, out.common(c.WriteTable, c.WriteJSON, c.WriteHTML)); err != nil {
 		return err
 	}
 	if s := c.ExitStatus(); s != 0 {

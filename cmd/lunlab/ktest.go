@@ -21,6 +21,7 @@ func ktestCommand() *cobra.Command {
 		cfg                 kernel.Config
 		here, list, ktap    bool
 		jsonFile, junitFile string
+		htmlFile            string
 		patterns            []string
 		consoleFile         string
 		timeout             time.Duration
@@ -59,7 +60,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
   lunlab ktest --scenario limits/tcm_loop/2/100/25
   lunlab ktest --list --scenario '*'
   lunlab ktest --scenario '*' --repeat 5 --shuffle 0 --timeout 1h
-  lunlab ktest --kernel patched/bzImage --baseline stock/bzImage --repeat 3
+  lunlab ktest --kernel patched/bzImage --baseline stock/bzImage --repeat 3 --html report.html
   sudo lunlab ktest --here`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -90,25 +91,27 @@ baseline; 1 if something differs; 2 if it could not run.`,
 			defer cancel()
 			if against.baseline.Kernel != "" {
 				if ktap || junitFile != "" {
-					return errors.New("--ktap and --junit are reports of one kernel; of two there is the table, and --json")
+					return errors.New("--ktap and --junit are reports of one kernel; of two there is the table, --json and --html")
 				}
 				against.repeat = order.repeat
-				against.kernel, against.console, against.json = cfg, consoleFile, jsonFile
+				against.kernel, against.console = cfg, consoleFile
 				base := cfg
 				base.Kernel, base.Modules = against.baseline.Kernel, against.baseline.Modules
 				against.baseline = base
+			}
+			out, err := openReports(cmd.OutOrStdout(), ktap, jsonFile, junitFile, htmlFile)
+			if err != nil {
+				return err
+			}
+			if against.baseline.Kernel != "" {
 				p := newProgress(cmd.ErrOrStderr(), 2*against.repeat*len(ss))
 				defer p.clear()
-				return against.run(ctx, ss, cmd.OutOrStdout(), p)
+				return against.run(ctx, ss, out, p)
 			}
 			report := &scenario.Report{Started: time.Now(), Repeat: order.repeat, Seed: order.seed}
 			ss = slices.Repeat(ss, order.repeat)
 			p := newProgress(cmd.ErrOrStderr(), len(ss))
 			defer p.clear()
-			out, err := openReports(cmd.OutOrStdout(), ktap, jsonFile, junitFile)
-			if err != nil {
-				return err
-			}
 			take := func(e scenario.Event) {
 				p.event(e)
 				report.Take(e)
@@ -116,7 +119,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
 			if here {
 				err = ktestHere(ctx, ss, take)
 			} else {
-				report.Complaints, err = ktestGuest(ctx, cfg, consoleFile, p.logf, ss, take)
+				err = ktestGuest(ctx, cfg, consoleFile, p.logf, ss, report, take)
 			}
 			report.End(ss, err)
 			p.clear()
@@ -144,6 +147,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
 	f.BoolVar(&list, "list", false, "list the scenarios, and what each shows, and do nothing")
 	f.StringVar(&jsonFile, "json", "", "write the report as JSON to `file`, - for standard output instead of the table")
 	f.StringVar(&junitFile, "junit", "", "write the report as JUnit XML to `file`")
+	f.StringVar(&htmlFile, "html", "", "write the report as a page with pictures, and the console's log, to `file`")
 	f.BoolVar(&ktap, "ktap", false, "print the report as KTAP instead of the table")
 	f.DurationVar(&timeout, "timeout", 15*time.Minute, "give up after this time")
 	f.StringVar(&cfg.Accel, "accel", "auto", "auto, kvm or tcg; auto takes KVM where a guest starts under it")
@@ -180,15 +184,15 @@ func ktestHere(ctx context.Context, ss []scenario.Scenario, take func(scenario.E
 	return scenario.Run(ctx, ss, false, take)
 }
 
-func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), ss []scenario.Scenario, take func(scenario.Event)) ([]kernel.Complaint, error) {
+func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), ss []scenario.Scenario, report *scenario.Report, take func(scenario.Event)) error {
 	cache, err := kernel.CacheDir()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if cfg.Kernel == "" {
 		img, err := kernel.Distribution(ctx, cache, logf)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		cfg.Kernel = img.Kernel
 		if cfg.Modules == "" {
@@ -200,24 +204,50 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 	if consoleFile == "" {
 		consoleFile = filepath.Join(filepath.Dir(cache), "console.log")
 		if err := os.MkdirAll(filepath.Dir(consoleFile), 0o755); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	// Of two runs at once, the one that ends last is kept.
 	console, err := os.CreateTemp(filepath.Dir(consoleFile), filepath.Base(consoleFile)+".")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	cfg.Console, cfg.Logf = console, logf
-	said, err := scenario.RunGuest(ctx, cfg, ss, take)
-	if cerr := errors.Join(console.Chmod(0o644), console.Close(), os.Rename(console.Name(), consoleFile)); cerr != nil {
-		return said, errors.Join(err, cerr)
+	report.Complaints, err = scenario.RunGuest(ctx, cfg, ss, take)
+	var cerr error
+	report.Console, cerr = ends(console, maxConsole)
+	if cerr = errors.Join(cerr, console.Chmod(0o644), console.Close(), os.Rename(console.Name(), consoleFile)); cerr != nil {
+		return errors.Join(err, cerr)
 	}
 	var lost *kernel.GuestError
 	if errors.As(err, &lost) && len(lost.Console) > 0 {
 		err = fmt.Errorf("%w\n  the whole console: %s", err, consoleFile)
 	}
-	return said, err
+	return err
+}
+
+// maxConsole is how much of a console's log a report has, in bytes: the ends are
+// what is worth reading of a longer one.
+const maxConsole = 512 << 10
+
+// ends reads a file, but of one that is longer than most only its beginning and
+// its end, and says so in between.
+func ends(f *os.File, most int64) (string, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	size := fi.Size()
+	if size <= most {
+		b, err := io.ReadAll(io.NewSectionReader(f, 0, size))
+		return string(b), err
+	}
+	head, err := io.ReadAll(io.NewSectionReader(f, 0, most/4))
+	if err != nil {
+		return "", err
+	}
+	tail, err := io.ReadAll(io.NewSectionReader(f, size-(most-most/4), most-most/4))
+	return fmt.Sprintf("%s\n[... %d bytes are left out here ...]\n%s", head, size-most, tail), err
 }
 
 // guestFlags are the flags that say what guest to boot.
@@ -240,46 +270,61 @@ func listScenarios(w io.Writer, ss []scenario.Scenario) error {
 	return nil
 }
 
-// reports are where a run's report goes, opened before the run.
+// reports are where a run's reports go, of one kernel or two. Their files are made
+// before the run.
 type reports struct {
-	stdout      io.Writer
-	print       func(*scenario.Report, io.Writer) error // to standard output
-	json, junit *os.File                                // nil if not asked for
+	stdout            io.Writer
+	ktap, onlyJSON    bool // on standard output, instead of the table
+	json, junit, html *os.File
 }
 
-func openReports(stdout io.Writer, ktap bool, jsonFile, junitFile string) (*reports, error) {
-	o := &reports{stdout: stdout, print: (*scenario.Report).WriteTable}
-	switch {
-	case ktap && jsonFile == "-":
-		return nil, errors.New("--ktap and --json - both go to standard output: name a file for the JSON")
-	case ktap:
-		o.print = (*scenario.Report).WriteKTAP
-	case jsonFile == "-":
-		o.print, jsonFile = (*scenario.Report).WriteJSON, ""
-	}
-	var err error
-	if jsonFile != "" {
-		if o.json, err = os.Create(jsonFile); err != nil {
-			return nil, err
+// openReports makes the files of those that have a name.
+func openReports(stdout io.Writer, ktap bool, jsonFile, junitFile, htmlFile string) (*reports, error) {
+	o := &reports{stdout: stdout, ktap: ktap}
+	if jsonFile == "-" {
+		if ktap {
+			return nil, errors.New("--ktap and --json - both go to standard output: name a file for the JSON")
 		}
+		o.onlyJSON, jsonFile = true, ""
 	}
-	if junitFile != "" {
-		if o.junit, err = os.Create(junitFile); err != nil {
+	for _, f := range []struct {
+		to   **os.File
+		name string
+	}{{&o.json, jsonFile}, {&o.junit, junitFile}, {&o.html, htmlFile}} {
+		if f.name == "" {
+			continue
+		}
+		var err error
+		if *f.to, err = os.Create(f.name); err != nil {
 			return nil, err
 		}
 	}
 	return o, nil
 }
 
+// write writes the report of one kernel.
 func (o *reports) write(r *scenario.Report) error {
-	err := o.print(r, o.stdout)
-	if o.json != nil {
-		err = errors.Join(err, r.WriteJSON(o.json), o.json.Close())
+	table := r.WriteTable
+	if o.ktap {
+		table = r.WriteKTAP
 	}
-	if o.junit != nil {
-		err = errors.Join(err, r.WriteJUnit(o.junit), o.junit.Close())
+	return errors.Join(o.common(table, r.WriteJSON, r.WriteHTML), to(o.junit, r.WriteJUnit))
+}
+
+// common writes what there is of two kernels, too.
+func (o *reports) common(table, json, html func(io.Writer) error) error {
+	if o.onlyJSON {
+		table = json
 	}
-	return err
+	return errors.Join(table(o.stdout), to(o.json, json), to(o.html, html))
+}
+
+// to writes a file, if there is one, and closes it.
+func to(f *os.File, write func(io.Writer) error) error {
+	if f == nil {
+		return nil
+	}
+	return errors.Join(write(f), f.Close())
 }
 
 // agentCommand is the guest's side of ktest.

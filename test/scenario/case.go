@@ -39,6 +39,17 @@ func (c Case) Name() string {
 	return s
 }
 
+// title is the kind of host, and what isn't in numbers.
+func (c Case) title() string {
+	switch {
+	case c.HostTagset:
+		return c.Host + " host-wide"
+	case c.Host == ISCSITCP:
+		return fmt.Sprintf("%s cmds_max %d", c.Host, c.cmdsMax())
+	}
+	return c.Host
+}
+
 // LowerTo is the queue depth that the case writes while I/O runs: an eighth of
 // what the device has at first, 0 where there is nothing to lower.
 func (c Case) LowerTo() int {

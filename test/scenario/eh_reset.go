@@ -69,7 +69,11 @@ var ehResets = Scenario{
 		if err != nil {
 			return err
 		}
-		return errors.Join(r.resets(ctx, d), d.remove())
+		r.disk = d
+		r.record(d)
+		err = r.resets(ctx, d)
+		r.recorded()
+		return errors.Join(err, d.remove())
 	},
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -78,11 +79,11 @@ func (j fioJob) cpus() string {
 	return strings.Join(cpus, ",")
 }
 
-// stop ends a fio that has no end of its own and returns its IOPS.
-func (r *fioRun) stop() (float64, error) {
+// stop ends a fio that has no end of its own and returns what it reports.
+func (r *fioRun) stop() (fioReport, error) {
 	r.cmd.Process.Signal(syscall.SIGINT)
 	if err := r.end(); err != nil {
-		return 0, err
+		return fioReport{}, err
 	}
 	var exit *exec.ExitError
 	if errors.As(r.err, &exit) && exit.ExitCode() == fioTerminated {
@@ -117,58 +118,111 @@ func (r *fioRun) kill() {
 // errCorrupt says that fio read something else than it had written.
 var errCorrupt = errors.New("corrupt data")
 
-// wait waits for fio's end and returns the IOPS that it reports, reads and
-// writes together. An I/O error is an error, one of verification an
-// [errCorrupt].
-func (r *fioRun) wait() (float64, error) {
+// wait waits for fio's end and returns what it reports. An I/O error is an
+// error, one of verification an [errCorrupt].
+func (r *fioRun) wait() (fioReport, error) {
 	if err := r.end(); err != nil {
-		return 0, err
+		return fioReport{}, err
 	}
 	return fioResult(r.out.Bytes(), r.errOut.String(), r.err)
 }
 
+// Latency is the distribution of fio's completion latencies (clat), which include
+// the time that an I/O waits for a tag and a budget token.
+type Latency struct {
+	Reads       uint64       `json:"reads"`
+	MeanNS      float64      `json:"mean_ns"`
+	MaxNS       uint64       `json:"max_ns"`
+	Percentiles []Percentile `json:"percentiles"`
+}
+
+// Percentile says that so many percent of the I/Os took no longer.
+type Percentile struct {
+	Percent float64 `json:"percent"`
+	NS      uint64  `json:"ns"`
+}
+
+// fioReport is what fio measured.
+type fioReport struct {
+	IOPS    float64  // reads and writes together
+	Latency *Latency // of the reads; nil if there are none
+}
+
+// fioReads is fio's report of a job's reads.
+type fioReads struct {
+	IOPS float64
+	Clat struct {
+		N          uint64
+		Mean       float64
+		Max        uint64
+		Percentile map[string]uint64
+	} `json:"clat_ns"`
+}
+
+// drawn are the percentiles that are taken from fio's report.
+var drawn = []string{"50.000000", "90.000000", "99.000000", "99.900000", "99.990000"}
+
+// latency has those percentiles that ten reads or more were slower than: one that
+// rests on fewer says nothing.
+func (f *fioReads) latency() *Latency {
+	if f.Clat.N == 0 {
+		return nil
+	}
+	l := &Latency{Reads: f.Clat.N, MeanNS: f.Clat.Mean, MaxNS: f.Clat.Max}
+	for _, name := range drawn {
+		percent, _ := strconv.ParseFloat(name, 64)
+		if ns, ok := f.Clat.Percentile[name]; ok && float64(l.Reads)*(100-percent) >= 1000 {
+			l.Percentiles = append(l.Percentiles, Percentile{Percent: percent, NS: ns})
+		}
+	}
+	return l
+}
+
 // fioResult reads fio's report in JSON, what it said beside it, and how it
 // exited.
-func fioResult(out []byte, said string, exit error) (float64, error) {
+func fioResult(out []byte, said string, exit error) (fioReport, error) {
 	if i := bytes.IndexByte(out, '{'); i >= 0 { // fio puts some notes before
 		said += string(out[:i])
 		out = out[i:]
 	}
 	var report struct {
 		Jobs []struct {
-			Error       int
-			Read, Write struct{ IOPS float64 }
+			Error int
+			Read  fioReads
+			Write struct{ IOPS float64 }
 		}
 	}
 	// What follows the report is what it said of errors.
 	d := json.NewDecoder(bytes.NewReader(out))
 	jsonErr := d.Decode(&report)
 	said += string(out[min(int(d.InputOffset()), len(out)):])
-	var iops float64
+	var sum fioReport
 	for _, j := range report.Jobs {
 		switch e := syscall.Errno(j.Error); {
 		case e == syscall.EILSEQ:
-			return 0, fmt.Errorf("fio: %w: %s", errCorrupt, complaint(said))
+			return sum, fmt.Errorf("fio: %w: %s", errCorrupt, complaint(said))
 		case e != 0:
-			return 0, fmt.Errorf("fio: %w: %s", e, complaint(said))
+			return sum, fmt.Errorf("fio: %w: %s", e, complaint(said))
 		}
-		iops += j.Read.IOPS + j.Write.IOPS
+		sum.IOPS += j.Read.IOPS + j.Write.IOPS
 	}
 	switch {
 	case exit != nil:
-		return 0, fmt.Errorf("fio: %w: %s", exit, complaint(said))
+		return sum, fmt.Errorf("fio: %w: %s", exit, complaint(said))
 	case jsonErr != nil:
-		return 0, fmt.Errorf("fio's report: %w", jsonErr)
+		return sum, fmt.Errorf("fio's report: %w", jsonErr)
 	case len(report.Jobs) == 0:
-		return 0, errors.New("fio's report has no jobs")
+		return sum, errors.New("fio's report has no jobs")
+	case len(report.Jobs) == 1: // of all processes: --group_reporting
+		sum.Latency = report.Jobs[0].Read.latency()
 	}
-	return iops, nil
+	return sum, nil
 }
 
-func (j fioJob) run(ctx context.Context) (float64, error) {
+func (j fioJob) run(ctx context.Context) (fioReport, error) {
 	r, err := j.start(ctx)
 	if err != nil {
-		return 0, err
+		return fioReport{}, err
 	}
 	return r.wait()
 }

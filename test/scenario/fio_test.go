@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // The reports in testdata are those of fio 3.33.
@@ -38,10 +40,14 @@ func TestFioResult(t *testing.T) {
 		{name: "I/O error", out: []byte(`{"jobs": [{"error": 5}]}`), said: "fio: io_u error on file /dev/sda\n", exit: exit, is: syscall.EIO, want: "io_u error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			iops, err := fioResult(c.out, c.said, c.exit)
+			got, err := fioResult(c.out, c.said, c.exit)
 			if c.is == nil && c.want == "" {
-				if err != nil || iops < 1 {
-					t.Errorf("%v IOPS, %v", iops, err)
+				// Of 256 reads, two and a half are slower than the 99th percentile.
+				want := fioReport{IOPS: 5565.217391, Latency: &Latency{
+					Reads: 256, MeanNS: 175942.789063, MaxNS: 1878487, Percentiles: []Percentile{{50, 130560}, {90, 201728}},
+				}}
+				if diff := cmp.Diff(want, got); err != nil || diff != "" {
+					t.Errorf("%v (-want +got):\n%s", err, diff)
 				}
 				return
 			}
@@ -64,8 +70,8 @@ func TestFioWantsABlockDevice(t *testing.T) {
 func FuzzFioResult(f *testing.F) {
 	f.Add([]byte(`x {"jobs": [{"error": 0, "read": {"iops": 1.5}}]} y`), "fio: z")
 	f.Fuzz(func(t *testing.T, out []byte, said string) {
-		if iops, err := fioResult(out, said, nil); err == nil && len(out) == 0 {
-			t.Errorf("%v IOPS of nothing", iops)
+		if got, err := fioResult(out, said, nil); err == nil && len(out) == 0 {
+			t.Errorf("%+v of nothing", got)
 		}
 	})
 }

@@ -35,6 +35,7 @@ type run struct {
 	pred     queue.Prediction
 	probe    *probe.Probe // of all devices; each run has its own, since the next may get the same address for its disk
 	at       string       // the step that is being done
+	recorder *recorder    // of the timeline, while there is one
 
 	hostsBefore []string // the hosts that were there before the scenario
 	lookOnce    sync.Once
@@ -42,6 +43,9 @@ type run struct {
 
 func (r *run) step(what string) {
 	r.at = what
+	if r.recorder != nil {
+		r.recorder.step(what)
+	}
 	r.emit(Event{Step: &Step{Scenario: r.Name, What: what}})
 }
 
@@ -158,10 +162,11 @@ func (r *run) exercise(ctx context.Context) error {
 	read := fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
 		"--rw=randread", "--norandommap", "--time_based", "--runtime=" + fmt.Sprint(iopsTime.Milliseconds()) + "ms",
 	}}
-	var err error
-	if r.IOPS, err = read.run(ctx); err != nil {
+	report, err := read.run(ctx)
+	if err != nil {
 		return err
 	}
+	r.IOPS, r.Latency = report.IOPS, report.Latency
 
 	if err := r.watchDepth(ctx, fioJob{disk: r.Disk, depth: depth, jobs: jobs, args: []string{
 		"--rw=randread", "--norandommap", "--time_based", "--runtime=600",
@@ -219,6 +224,8 @@ func (r *run) checkLimits() error {
 // watchDepth holds completions back, so that what is in flight is all that the
 // kernel lets be in flight, at the first depth, a lowered and the first again.
 func (r *run) watchDepth(ctx context.Context, job fioJob) error {
+	r.record(r.disk)
+	defer r.recorded()
 	r.step("fill")
 	if err := r.watch(); err != nil {
 		return err
@@ -400,12 +407,18 @@ func (r *run) release() {
 	}
 }
 
+// What a check looked at ends with its witness.
+const (
+	atTarget = ", at the target"
+	inKernel = ", in the kernel"
+)
+
 // checkPeak checks both witnesses.
 func (r *run) checkPeak(what string, want int, p Peak, why string) {
 	if p.Target >= 0 {
-		r.check(what+", at the target", want, p.Target, why)
+		r.check(what+atTarget, want, p.Target, why)
 	}
-	r.check(what+", in the kernel", want, p.Device, why)
+	r.check(what+inKernel, want, p.Device, why)
 }
 
 // checkTokens checks the range of the budget tokens: INT_MAX for all commands

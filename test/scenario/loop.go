@@ -39,6 +39,8 @@ func onLoop(l queue.Limits, luns int, steps func(context.Context, *run, *loopHos
 					return err
 				}
 			}
+			r.record(h.disks...)
+			defer r.recorded()
 			if err := steps(ctx, r, h); err != nil {
 				return err
 			}

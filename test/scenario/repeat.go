@@ -67,32 +67,31 @@ func (o *row) flaky() bool {
 	return slices.ContainsFunc(o.runs, func(res *Result) bool { return res.Verdict != o.Verdict })
 }
 
-// notes are what was not as predicted in any of the runs, each once.
-func (o *row) notes() []string {
-	var notes []string
+// findings are what was not as predicted in any of the runs, each once.
+func (o *row) findings() []finding {
+	var found []finding
 	times := map[string]int{}
-	note := func(s string) {
-		if times[s]++; times[s] == 1 {
-			notes = append(notes, s)
+	note := func(text string) {
+		if times[text]++; times[text] == 1 {
+			found = append(found, finding{o.Name, text})
 		}
 	}
 	for _, res := range o.runs {
 		if res.Error != "" {
-			note(strings.ReplaceAll(res.Error, "\n", "\n    "))
+			note(res.Error)
 			continue
 		}
 		for _, d := range res.Differences() {
 			note(d)
 		}
 	}
-	for i, s := range notes {
+	for i, f := range found {
 		if len(o.runs) > 1 {
-			s = fmt.Sprintf("%s (%d of %d)", s, times[s], len(o.runs))
+			found[i].Text = fmt.Sprintf("%s (%d of %d)", f.Text, times[f.Text], len(o.runs))
 		}
-		notes[i] = o.Name + ": " + s
 	}
 	if o.Hang != nil && o.Verdict != AsPredicted {
-		notes = append(notes, o.Name+": what hung:\n    "+strings.Join(o.Hang.Lines(), "\n    "))
+		found = append(found, finding{o.Name, "what hung:\n" + strings.Join(o.Hang.Lines(), "\n")})
 	}
-	return notes
+	return found
 }

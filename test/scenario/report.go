@@ -45,6 +45,9 @@ type Report struct {
 	// that it didn't come to.
 	Error  string   `json:"error,omitempty"`
 	NotRun []string `json:"not_run,omitempty"`
+
+	// Console is what the guest printed, or its beginning and its end.
+	Console string `json:"-"`
 }
 
 // End ends the report of a run that had these scenarios, and err as its outcome.
@@ -100,11 +103,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if len(r.Results) == 0 {
 		return nil // Error has it all
 	}
-	how := "the running kernel"
-	if r.Kernel.Accel != "" {
-		how = "in QEMU, " + strings.ToUpper(r.Kernel.Accel)
-	}
-	fmt.Fprintf(w, "kernel   %s %s (%s, %s)\n", r.Kernel.Release, r.Kernel.Version, how, plural(r.Kernel.CPUs, "CPU"))
+	fmt.Fprintf(w, "kernel   %s %s (%s)\n", r.Kernel.Release, r.Kernel.Version, r.Kernel.Where())
 	fmt.Fprintf(w, "rules    %s\n", strings.Join(r.Kernel.Rules, " or "))
 	for _, e := range r.Kernel.Evidence {
 		fmt.Fprintf(w, "         %s\n", e)
@@ -116,19 +115,44 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if err := errors.Join(writeLimits(w, rows), writeOthers(w, rows)); err != nil {
 		return err
 	}
-	var notes []string
-	for _, o := range rows {
-		notes = append(notes, o.notes()...)
-	}
-	notes = append(notes, r.outside()...)
-	if len(notes) > 0 {
+	found := r.findings()
+	if len(found) > 0 {
 		fmt.Fprintln(w)
 	}
-	for _, n := range notes {
-		fmt.Fprintln(w, "! "+n)
+	for _, f := range found {
+		if f.Scenario != "" {
+			f.Scenario += ": "
+		}
+		fmt.Fprintf(w, "! %s%s\n", f.Scenario, strings.ReplaceAll(f.Text, "\n", "\n    "))
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", r.Summary())
 	return err
+}
+
+// Where says what runs the kernel, and on how many CPUs.
+func (k Kernel) Where() string {
+	how := "the running kernel"
+	if k.Accel != "" {
+		how = "in QEMU, " + strings.ToUpper(k.Accel)
+	}
+	return how + ", " + plural(k.CPUs, "CPU")
+}
+
+// finding is something that isn't as it should be.
+type finding struct {
+	Scenario string // empty for the kernel as a whole
+	Text     string
+}
+
+// findings are all that was not as predicted, and what could not be carried out.
+func (r *Report) findings() (found []finding) {
+	for _, o := range r.rows() {
+		found = append(found, o.findings()...)
+	}
+	for _, c := range r.outside() {
+		found = append(found, finding{Text: c})
+	}
+	return found
 }
 
 // writeLimits writes the table of the limits scenarios.
@@ -152,14 +176,7 @@ func writeLimits(w io.Writer, rows []row) error {
 // write writes the row of a limits scenario.
 func (o *row) write(w io.Writer) {
 	res, c := o.Result, o.Case
-	host := c.Host
-	if c.HostTagset {
-		host += " host-wide"
-	}
-	if c.Host == ISCSITCP {
-		host += fmt.Sprintf(" cmds_max %d", c.cmdsMax())
-	}
-	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", host, c.Queues(), c.CanQueue, c.CmdPerLUN,
+	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", c.title(), c.Queues(), c.CanQueue, c.CmdPerLUN,
 		number(res.QueueDepth), dash(res.MapPredicted), dash(res.MapObserved), res.lowered(),
 		res.Before, res.Lowered, res.Raised, number(int(res.IOPS)), o.verdict)
 }

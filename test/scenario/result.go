@@ -55,8 +55,10 @@ type Result struct {
 
 	*LimitsResult `json:"limits,omitempty"` // of a limits scenario
 
-	Facts   []Fact        `json:"facts,omitempty"`
-	Elapsed time.Duration `json:"elapsed_ns"`
+	Facts []Fact `json:"facts,omitempty"`
+	// Timeline is nil where nothing was watched that could be drawn.
+	Timeline *Timeline     `json:"timeline,omitempty"`
+	Elapsed  time.Duration `json:"elapsed_ns"`
 
 	Checks     []Check            `json:"checks"`
 	Complaints []kernel.Complaint `json:"complaints,omitempty"`
@@ -90,6 +92,8 @@ type LimitsResult struct {
 	Raised  Peak `json:"raised"`
 
 	IOPS float64 `json:"iops"` // 4 KiB random read, nothing held
+	// Latency is of the same reads.
+	Latency *Latency `json:"latency,omitempty"`
 }
 
 // fact records something that was seen.
