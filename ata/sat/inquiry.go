@@ -75,6 +75,9 @@ func (u *Unit) vpd(c *lun.Command, id *identity, page byte) ([]byte, lun.Sense) 
 		b := make([]byte, 60)
 		put16(b, id.rotation)
 		b[3] = id.formFactor
+		if sanitizes(0x8000)(id) {
+			b[3] |= 0x40 // WABEREQ: what was erased can be read
+		}
 		return b, lun.Sense{}
 	case 0xb2:
 		b := make([]byte, 4)
@@ -118,7 +121,7 @@ func (id *identity) blockLimits() []byte {
 	put32(b[4:], uint32(id.mostBlocks()))
 	put32(b[8:], uint32(1<<20/id.size))
 	if id.zeroed {
-		put32(b[16:], uint32(min(id.maxUnmap(), 1<<32-1)))
+		put32(b[16:], maxUnmap)
 		put32(b[20:], maxUnmapDescriptors)
 		put32(b[24:], 1<<id.exponent)
 		put32(b[28:], 1<<31|uint32(id.aligned))

@@ -13,9 +13,10 @@ const (
 	// maxTransfer is the most that a command moves, in bytes.
 	maxTransfer = 8 << 20
 
-	// maxSame is the most blocks that WRITE SAME writes, and maxUnmapDescriptors how many
-	// ranges UNMAP takes.
+	// maxSame is the most blocks that WRITE SAME writes, maxUnmap that UNMAP frees, and
+	// maxUnmapDescriptors how many ranges that takes.
 	maxSame             = 1<<16 - 1
+	maxUnmap            = 1 << 20
 	maxUnmapDescriptors = 256
 
 	// maxTrim is the most blocks that one range of TRIM has.
@@ -284,7 +285,7 @@ func (u *Unit) unmap(_ *nexus, c *lun.Command) lun.Sense {
 		if s := id.beyond(lba, n); s.Key != lun.NoSense && (n > 0 || lba > id.blocks) {
 			return s
 		}
-		if sum += n; sum > id.maxUnmap() {
+		if sum += n; sum > maxUnmap {
 			return lun.InvalidParameter(8+16*i+8, 7)
 		}
 		ranges = append(ranges, blockRange{lba, n})
@@ -295,9 +296,6 @@ func (u *Unit) unmap(_ *nexus, c *lun.Command) lun.Sense {
 	}
 	return s
 }
-
-// maxUnmap is the most blocks that UNMAP takes: as many as go into one command.
-func (id *identity) maxUnmap() uint64 { return uint64(id.trimBlocks) * 64 * maxTrim }
 
 // trim has the drive unmap ranges, by as few commands as there have to be.
 func (u *Unit) trim(c *lun.Command, id *identity, ranges []blockRange) lun.Sense {
