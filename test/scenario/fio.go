@@ -172,7 +172,8 @@ func (f *fioReads) latency() *Latency {
 	for _, name := range drawn {
 		percent, _ := strconv.ParseFloat(name, 64)
 		if ns, ok := f.Clat.Percentile[name]; ok && float64(l.Reads)*(100-percent) >= 1000 {
-			l.Percentiles = append(l.Percentiles, Percentile{Percent: percent, NS: ns})
+			// fio tells where a bucket ends, which may be after the slowest.
+			l.Percentiles = append(l.Percentiles, Percentile{Percent: percent, NS: min(ns, l.MaxNS)})
 		}
 	}
 	return l

@@ -58,6 +58,16 @@ func TestFioResult(t *testing.T) {
 	}
 }
 
+// A percentile is never above the slowest.
+func TestFioLatency(t *testing.T) {
+	out := `{"jobs": [{"read": {"iops": 1, "clat_ns": {"N": 1012, "max": 341000000, "percentile": {"99.000000": 341835776}}}}]}`
+	got, err := fioResult([]byte(out), "", nil)
+	want := &Latency{Reads: 1012, MaxNS: 341000000, Percentiles: []Percentile{{99, 341000000}}}
+	if diff := cmp.Diff(want, got.Latency); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 // fio would make a plain file of a disk that isn't there.
 func TestFioWantsABlockDevice(t *testing.T) {
 	for _, disk := range []string{"/dev/null", t.TempDir(), filepath.Join(t.TempDir(), "sdx")} {
