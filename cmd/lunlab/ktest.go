@@ -346,3 +346,16 @@ func agentCommand() *cobra.Command {
 		},
 	}
 }
+
+// targetCommand is the process that a scenario of ktest kills.
+func targetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    scenario.TargetCommand + " HOW FILE",
+		Short:  "Serve a LUN for a scenario, until killed",
+		Hidden: true,
+		Args:   cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return scenario.ServeTarget(cmd.Context(), args[0], args[1], cmd.OutOrStdout())
+		},
+	}
+}

@@ -21,6 +21,9 @@ import (
 // the deepest case, 4 KiB each.
 const diskSize = 64 << 20
 
+// eraseTime is how long SANITIZE and FORMAT UNIT of a LUN of ours take.
+const eraseTime = 2 * time.Second
+
 // Names of what a case makes on the kernel.
 const (
 	deviceName = "ktest"
@@ -84,7 +87,7 @@ func (rn *runner) loopHost(ctx context.Context, l queue.Limits, luns int) (_ *lo
 		if err != nil {
 			return nil, err
 		}
-		unit, err := lun.NewDisk(store, lun.DiskOptions{})
+		unit, err := lun.NewDisk(store, lun.DiskOptions{EraseTime: eraseTime})
 		if err != nil {
 			return nil, err
 		}

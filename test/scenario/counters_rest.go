@@ -31,6 +31,9 @@ var countersRest = Scenario{
 			}
 			return c, nil
 		}
+		if err := r.settled(ctx, d); err != nil {
+			return err
+		}
 		before, err := read()
 		if err != nil {
 			return err

@@ -28,23 +28,31 @@ func openKmsg() (*kmsg, error) {
 // complaints returns what the kernel has complained of since the last call.
 func (k *kmsg) complaints() ([]kernel.Complaint, error) {
 	var out []kernel.Complaint
+	err := k.each(func(text string) {
+		if c, ok := kernel.FindComplaint(text); ok && len(out) < kernel.MaxComplaints {
+			out = append(out, c)
+		}
+	})
+	return out, err
+}
+
+// each calls f with the lines that came since the last call.
+func (k *kmsg) each(f func(text string)) error {
 	b := make([]byte, 8192) // a record is never longer
 	for {
 		n, err := unix.Read(k.fd, b)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			return out, nil
+			return nil
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
 			continue // records were overwritten before they were read
 		case err != nil:
-			return out, fmt.Errorf("/dev/kmsg: %w", err)
+			return fmt.Errorf("/dev/kmsg: %w", err)
 		}
 		// "priority,sequence,time,flags;text\n key=value..."
 		_, text, _ := strings.Cut(string(b[:n]), ";")
 		text, _, _ = strings.Cut(text, "\n")
-		if c, ok := kernel.FindComplaint(text); ok && len(out) < kernel.MaxComplaints {
-			out = append(out, c)
-		}
+		f(text)
 	}
 }
 

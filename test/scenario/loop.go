@@ -86,6 +86,25 @@ func (r *run) rest(ctx context.Context, h *loopHost) error {
 	return nil
 }
 
+// settled waits until the kernel has let a disk be for a while: the last commands of
+// its scan come after its node in /dev.
+func (r *run) settled(ctx context.Context, d *disk) error {
+	var last uint64
+	var since time.Time
+	err := r.until(ctx, 30*time.Second, func() (bool, error) {
+		n, err := d.counter("iorequest_cnt")
+		if done, derr := d.counter("iodone_cnt"); err != nil || derr != nil || n != done || n != last {
+			last, since = n, time.Now()
+			return false, errors.Join(err, derr)
+		}
+		return time.Since(since) > 300*time.Millisecond, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s doesn't come to rest: %w", d.name, err)
+	}
+	return nil
+}
+
 // goesOn waits until the disk has done more commands.
 func (r *run) goesOn(ctx context.Context, d *disk) error {
 	done := d.meter.Done()

@@ -41,6 +41,7 @@ var others = []Scenario{
 	attachCycles, scanRescan, depthSweep, depthSweepQueues, countersRest, countersHeld,
 	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, stateOffline,
 	stuckOne, schedSwitch, cpuHotplug, sgBeside,
+	countersErrors, uaIO, eraseSanitize, eraseFormat, targetKilled, suspendFreezer, suspendDevices,
 	ataScenario(AHCI), ataRescan, ataScenario(ATAPIIX),
 }
 

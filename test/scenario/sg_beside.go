@@ -112,11 +112,14 @@ type sgHeader struct {
 	duration, info           uint32
 }
 
-// sgRead has a command that reads carried out through SG_IO.
-func sgRead(fd int, cdb, data []byte) error {
+// sgRead has a command that reads carried out through SG_IO, sgWrite one that writes.
+func sgRead(fd int, cdb, data []byte) error  { return sgTransfer(fd, -3, cdb, data) }
+func sgWrite(fd int, cdb, data []byte) error { return sgTransfer(fd, -2, cdb, data) }
+
+func sgTransfer(fd int, direction int32, cdb, data []byte) error {
 	sense := make([]byte, 64)
 	h := sgHeader{
-		interfaceID: 'S', direction: -3, cdbLen: uint8(len(cdb)), maxSense: uint8(len(sense)), dataLen: uint32(len(data)),
+		interfaceID: 'S', direction: direction, cdbLen: uint8(len(cdb)), maxSense: uint8(len(sense)), dataLen: uint32(len(data)),
 		data: &data[0], cdb: &cdb[0], sense: &sense[0], timeout: 60_000,
 	}
 	if err := ioctl(fd, unsafe.Pointer(&h), h.data, h.cdb, h.sense); err != nil {
