@@ -30,7 +30,9 @@ func find(t *testing.T, names ...string) []scenario.Scenario {
 // The scenarios that take a short time, on the distribution's kernel.
 func TestOthers(t *testing.T) {
 	_, results := ktest(t, kerneltest.Stock(t), find(t,
-		"depth/sweep", "counters/rest", "counters/held", "full/storm", "busy/zero", "eh/abort", "eh/lun-reset", "state/offline", "sg/beside"))
+		"depth/sweep", "counters/rest", "counters/held", "full/storm", "busy/zero", "eh/abort", "eh/lun-reset",
+		"state/offline", "state/refused", "sg/beside",
+		"counters/errors", "ua/io", "erase/sanitize", "target/killed", "suspend/devices"))
 	asPredicted(t, results)
 }
 

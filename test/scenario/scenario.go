@@ -39,7 +39,7 @@ func All() []Scenario { return append(Limits(), others...) }
 // others are the scenarios beside the limits, in the order in which they run.
 var others = []Scenario{
 	attachCycles, scanRescan, depthSweep, depthSweepQueues, countersRest, countersHeld,
-	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, stateOffline,
+	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, stateOffline, stateRefused,
 	stuckOne, schedSwitch, cpuHotplug, sgBeside,
 	countersErrors, uaIO, eraseSanitize, eraseFormat, targetKilled, suspendFreezer, suspendDevices,
 	ataScenario(AHCI), ataRescan, ataScenario(ATAPIIX),
