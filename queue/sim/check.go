@@ -129,7 +129,7 @@ func (m *model) describe() string {
 		}
 		mapped := "no map"
 		if s.budget.mapped() {
-			mapped = fmt.Sprintf("a map of depth %d", s.budget.depth)
+			mapped = fmt.Sprintf("a map of depth %d", s.budget.Depth)
 		}
 		parts = append(parts, fmt.Sprintf("%s has %d requests, %d of them at the driver, queue_depth %d and %s", s.name, waiting, len(s.flight), s.queueDepth, mapped))
 	}
@@ -159,8 +159,8 @@ func (m *model) checkDevice(s *scsiDevice) {
 	bad := func(format string, args ...any) {
 		m.violate(Counts, "at rest", s.name+": "+format, args...)
 	}
-	if err := s.budget.check(nil); err != nil {
-		bad("%v", err)
+	if err := s.budget.Check(nil); err != nil {
+		bad("%s: %v", s.budget.name, err)
 	}
 	if n := len(s.tokens); n != 0 {
 		bad("%d tokens are out", n)

@@ -23,7 +23,7 @@ type ramp struct {
 // lookAtMap is scsi_realloc_sdev_budget_map.
 func (s *scsiDevice) lookAtMap(t *task, depth int) {
 	m := s.m
-	action, reason := m.rules.MapAtLook(m.limits, depth, s.budget.mapped(), s.budget.shift)
+	action, reason := m.rules.MapAtLook(m.limits, depth, s.budget.mapped(), s.budget.Shift)
 	m.tracef(t.name, "%s: budget map at depth %d: %s", s.name, depth, reason)
 	switch action {
 	case queue.MapFreed:

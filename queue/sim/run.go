@@ -78,7 +78,7 @@ func (m *model) observe() {
 		d := s.stats
 		d.Name, d.QueueDepth = s.name, s.queueDepth
 		if d.Mapped = s.budget.mapped(); d.Mapped {
-			d.MapDepth, d.MapShift = s.budget.depth, s.budget.shift
+			d.MapDepth, d.MapShift = s.budget.Depth, s.budget.Shift
 		}
 		d.IORequests, d.IODone, d.IOErrors, d.IOTimeouts = s.iorequests, s.iodone, s.ioerrors, s.iotimeouts
 		m.observed = append(m.observed, d)

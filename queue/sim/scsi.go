@@ -39,7 +39,7 @@ type scsiDevice struct {
 	target *scsiTarget
 	state  deviceState
 
-	budget        sbitmap
+	budget        bitmap
 	queueDepth    int
 	maxQueueDepth int
 	heldDepth     int // queueDepth, or more while it is being changed
@@ -173,7 +173,7 @@ func (s *scsiDevice) putToken(t *task, token int) {
 // requests of the host, started or not.
 func (s *scsiDevice) deviceBusy(t *task) int {
 	if s.budget.mapped() {
-		return s.budget.weight()
+		return s.budget.Weight()
 	}
 	n := 0
 	s.m.iter(t, false, func(rq *request) {

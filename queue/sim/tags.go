@@ -3,12 +3,8 @@ package sim
 import (
 	"fmt"
 	"slices"
-)
 
-// waitQueues is SBQ_WAIT_QUEUES, maxWakeBatch is SBQ_WAKE_BATCH.
-const (
-	waitQueues   = 8
-	maxWakeBatch = 8
+	"lunlab/queue"
 )
 
 // tags is struct blk_mq_tags with its sbitmap_queue: the request tags of one
@@ -18,12 +14,12 @@ const (
 // tags are free and no queue counts as active with requests. See check.
 type tags struct {
 	name string
-	bits sbitmap
+	bits bitmap
 	rqs  []*request // by tag
 
 	activeQueues int
 	// The wait queues, and the counters of the batched wake-ups.
-	ws                         [waitQueues][]*tagWaiter
+	ws                         [queue.TagWaitQueues][]*tagWaiter
 	wakeIndex, waitIndex       int
 	wsActive                   int
 	completionCount, wakeCount int
@@ -42,8 +38,7 @@ func (m *model) newTags(name string, depth int) *tags {
 }
 
 func (g *tags) setWakeBatch(users int) {
-	depth := (g.bits.depth + users - 1) / users
-	g.wakeBatch = min(max(depth/waitQueues, 1), maxWakeBatch)
+	g.wakeBatch = queue.WakeBatch(g.bits.Depth, users)
 }
 
 // tagBusy is blk_mq_tag_busy: the queue takes part in the sharing.
@@ -90,11 +85,10 @@ func (h *hwCtx) nrActive() *int {
 
 // mayQueue is hctx_may_queue: a fair share of tags that are shared.
 func (h *hwCtx) mayQueue() bool {
-	if !h.q.m.sharing() || h.tags.bits.depth == 1 || !*h.active() || h.tags.activeQueues == 0 {
+	if !h.q.m.sharing() || !*h.active() {
 		return true
 	}
-	users := h.tags.activeQueues
-	return *h.nrActive() < max((h.tags.bits.depth+users-1)/users, 4)
+	return *h.nrActive() < queue.FairTags(h.tags.bits.Depth, h.tags.activeQueues)
 }
 
 func (h *hwCtx) tryTag(t *task) int {
@@ -117,7 +111,7 @@ func (m *model) getTag(t *task, h *hwCtx) int {
 			return nr
 		}
 		w, i := &tagWaiter{t: t}, g.waitIndex
-		g.waitIndex = (i + 1) % waitQueues
+		g.waitIndex = (i + 1) % queue.TagWaitQueues
 		g.ws[i] = append(g.ws[i], w)
 		g.wsActive++
 		t.step()
@@ -154,9 +148,9 @@ func (g *tags) wakeUp(nr int) {
 	}
 	g.wakeCount += g.wakeBatch
 	left := g.wakeBatch
-	for range waitQueues {
+	for range queue.TagWaitQueues {
 		i := g.wakeIndex
-		g.wakeIndex = (i + 1) % waitQueues
+		g.wakeIndex = (i + 1) % queue.TagWaitQueues
 		if left -= g.wake(i, left); left == 0 {
 			return
 		}
@@ -181,7 +175,7 @@ func (m *model) iter(t *task, started bool, f func(*request)) {
 		if i > 0 {
 			t.step()
 		}
-		g.bits.each(func(nr int) {
+		g.bits.Each(func(nr int) {
 			if rq := g.rqs[nr]; rq != nil && rq.tag == nr && (!started || rq.started) {
 				f(rq)
 			}
@@ -197,8 +191,8 @@ func (g *tags) check(live []*request) error {
 			holders[rq.tag]++
 		}
 	}
-	if err := g.bits.check(holders); err != nil {
-		return err
+	if err := g.bits.Check(holders); err != nil {
+		return fmt.Errorf("%s: %w", g.name, err)
 	}
 	if g.wsActive > 0 && len(live) == 0 {
 		return fmt.Errorf("%s: %d wait for a tag while all are free", g.name, g.wsActive)
