@@ -43,7 +43,7 @@ TESTS_AT_ONCE ?= $(shell n=$$(nproc); echo $$((n > 3 ? n / 2 : 1)))
 test: setup lint
 	$(GO) build -race -o /dev/null $(PKGS)
 	$(GO) test -race -p $(TESTS_AT_ONCE) -timeout 40m $(PKGS)
-	$(GO) test ./queue/sim # the rest, which the race detector can't bear
+	$(GO) test ./queue/sim ./queue/share # the rest, which the race detector can't bear
 
 lint:
 	@fmt=$$(gofmt -l .); if [ -n "$$fmt" ]; then echo "gofmt -w these:"; echo "$$fmt"; exit 1; fi
