@@ -346,6 +346,9 @@ func (c *conn) runHere(k *command) {
 		}
 		c.arenaOff = 0
 		if c.arena = c.sess.memory.get(max(need, arenaSize)); c.arena == nil {
+			c.arena = c.sess.memory.get(need)
+		}
+		if c.arena == nil {
 			k.noMemory = true
 			c.run(k)
 			return

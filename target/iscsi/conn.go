@@ -364,20 +364,30 @@ func (c *conn) send(encode func(bhs []byte), data []byte) {
 
 // encode makes one PDU, in a buffer with one hold.
 func (c *conn) encode(encode func(bhs []byte), data []byte) (buf *buffer, end int) {
-	n := c.digests.wireLen(len(data))
 	if c.sess != nil {
-		buf = c.sess.memory.get(n)
+		if buf, end = c.encodeCounted(encode, data); buf != nil {
+			return buf, end
+		}
 	}
-	if buf == nil {
-		// Answers are short and their number is bounded, so that they needn't
-		// count against the limit.
-		buf = uncounted(n)
+	// Such answers are short, and there are as many as maxQueued lets be.
+	buf = uncounted(c.digests.wireLen(len(data)))
+	return buf, c.fill(buf, encode, data)
+}
+
+// encodeCounted is encode for an answer that can be long. There is none if its session
+// has no memory for it.
+func (c *conn) encodeCounted(encode func(bhs []byte), data []byte) (buf *buffer, end int) {
+	if buf = c.sess.memory.get(c.digests.wireLen(len(data))); buf == nil {
+		return nil, 0
 	}
+	return buf, c.fill(buf, encode, data)
+}
+
+func (c *conn) fill(buf *buffer, encode func(bhs []byte), data []byte) (end int) {
 	encode(buf.b)
 	at := c.digests.headerLen()
 	copy(buf.b[at:], data)
-	c.digests.seal(buf.b[at:], len(data))
-	return buf, n
+	return at + c.digests.seal(buf.b[at:], len(data))
 }
 
 // reject answers with a Reject PDU (RFC 7143 11.17).

@@ -39,7 +39,7 @@ func (c *conn) text(p *pdu.TextRequest, a *arrival) {
 	}
 	e.in = append(e.in, a.data...)
 	if p.Continue {
-		c.answerText(p, nil, false, false)
+		c.answerText(p, a, nil, false, false)
 		return
 	}
 	pairs, err := parseText(e.in)
@@ -77,17 +77,17 @@ func (c *conn) text(p *pdu.TextRequest, a *arrival) {
 		} else {
 			e.out = nil
 		}
-		c.answerText(p, out, final, false)
+		c.answerText(p, a, out, final, false)
 		return
 	}
 	out := e.out[:step]
 	e.out = e.out[step:]
-	c.answerText(p, out, false, true)
+	c.answerText(p, a, out, false, true)
 }
 
 // answerText sends a Text Response. One that isn't the last has a tag by which
 // the initiator goes on.
-func (c *conn) answerText(p *pdu.TextRequest, data []byte, final, more bool) {
+func (c *conn) answerText(p *pdu.TextRequest, a *arrival, data []byte, final, more bool) {
 	r := pdu.TextResponse{
 		Final:             final,
 		Continue:          more,
@@ -102,7 +102,7 @@ func (c *conn) answerText(p *pdu.TextRequest, data []byte, final, more bool) {
 		c.mu.Unlock()
 		r.TargetTransferTag = c.exchange.ttt
 	}
-	c.send(r.Encode, data)
+	c.answerWith(a, r.Encode, data)
 }
 
 // sendTargets is the answer to SendTargets (RFC 7143 appendix C): all targets in

@@ -56,7 +56,7 @@ func (on *conn) handle(a *arrival) {
 		var p pdu.NOPOut
 		_ = p.Decode(a.bhs[:])
 		c.sess.end(a.immediate)
-		c.nopOut(&p, a.data)
+		c.nopOut(&p, a)
 	case pdu.OpTaskMgmtRequest:
 		var p pdu.TaskMgmtRequest
 		_ = p.Decode(a.bhs[:])
@@ -78,15 +78,30 @@ func (on *conn) handle(a *arrival) {
 }
 
 // nopOut answers a NOP-Out with its data (RFC 7143 11.18, 11.19).
-func (c *conn) nopOut(p *pdu.NOPOut, data []byte) {
-	data = data[:min(len(data), c.dataInStep())]
+func (c *conn) nopOut(p *pdu.NOPOut, a *arrival) {
+	data := a.data[:min(len(a.data), c.dataInStep())]
 	r := pdu.NOPIn{
 		DataSegmentLength: len(data),
 		LUN:               p.LUN,
 		InitiatorTaskTag:  p.InitiatorTaskTag,
 		TargetTransferTag: pdu.NoTag,
 	}
-	c.send(r.Encode, data)
+	c.answerWith(a, r.Encode, data)
+}
+
+// answerWith sends an answer whose data may be long, or says that there is no memory for
+// it now.
+func (c *conn) answerWith(a *arrival, encode func(bhs []byte), data []byte) {
+	buf, n := c.encodeCounted(encode, data)
+	switch {
+	case buf != nil:
+		c.out.commit(buf, 0, n)
+		buf.drop()
+	case len(data) > 1<<minBufferBits:
+		c.reject(pdu.ReasonLongOperation, a.bhs[:])
+	default:
+		c.send(encode, data)
+	}
 }
 
 // taskManagement performs a function and answers when it is complete: at once,

@@ -60,6 +60,15 @@ type segment struct {
 	buf      *buffer
 }
 
+// charge is how much of maxQueued a segment takes up. One that no account has is short,
+// and takes more memory than it has bytes.
+func (s segment) charge() int {
+	if s.buf.of == nil {
+		return max(s.end-s.off, 4096)
+	}
+	return s.end - s.off
+}
+
 func (o *output) init(nc net.Conn, stamp func([]byte)) {
 	o.nc, o.stamp = nc, stamp
 	o.room.L = &o.mu
@@ -99,7 +108,7 @@ func (o *output) commitLocked(buf *buffer, off, end int) {
 	if o.err != nil {
 		return
 	}
-	o.queued += end - off
+	o.queued += segment{off, end, buf}.charge()
 	if n := len(o.queue); n > 0 && o.queue[n-1].buf == buf && o.queue[n-1].end == off {
 		o.queue[n-1].end = end
 		return
@@ -142,11 +151,15 @@ func (o *output) flush(mayWait bool) error {
 	o.writing = true
 	for len(o.queue) > 0 && o.err == nil {
 		q := o.queue
+		charge := 0
+		for _, s := range q {
+			charge += s.charge()
+		}
 		o.queue, o.spare = o.spare[:0], nil
 		o.mu.Unlock()
-		n, err := o.write(q)
+		err := o.write(q)
 		o.mu.Lock()
-		o.queued -= n
+		o.queued -= charge
 		o.spare = q[:0]
 		if err != nil {
 			o.err = err
@@ -174,8 +187,9 @@ func (o *output) drain() error {
 	return o.err
 }
 
-func (o *output) write(q []segment) (total int, err error) {
+func (o *output) write(q []segment) (err error) {
 	o.bufs = o.bufs[:0]
+	total := 0
 	for _, s := range q {
 		o.bufs = append(o.bufs, s.buf.b[s.off:s.end])
 		total += s.end - s.off
@@ -193,7 +207,7 @@ func (o *output) write(q []segment) (total int, err error) {
 	for _, s := range q {
 		s.buf.drop()
 	}
-	return total, err
+	return err
 }
 
 // waiting is how many bytes are queued.
@@ -218,7 +232,7 @@ func (o *output) fail(err error) {
 
 func (o *output) discardLocked() {
 	for _, s := range o.queue {
-		o.queued -= s.end - s.off
+		o.queued -= s.charge()
 		s.buf.drop()
 	}
 	o.queue = nil

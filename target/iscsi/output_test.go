@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"net"
+	"sync"
 	"testing"
 
 	"lunlab/target/iscsi/pdu"
@@ -32,5 +33,37 @@ func TestResendAfterFailure(t *testing.T) {
 	o.release()
 	if n := pool.used.Load(); n != 0 {
 		t.Errorf("%d bytes of buffers are left", n)
+	}
+}
+
+// TestUncountedIsBounded has somebody answer while a peer doesn't read. The memory of
+// such answers is nobody's, and little is let gather.
+func TestUncountedIsBounded(t *testing.T) {
+	nc, peer := net.Pipe()
+	defer nc.Close()
+	defer peer.Close()
+	var o output
+	o.init(nc, func([]byte) {})
+	answer := func() {
+		p := pdu.SCSIResponse{InitiatorTaskTag: 1}
+		buf := uncounted(pdu.BHSLen)
+		p.Encode(buf.b)
+		o.commit(buf, 0, pdu.BHSLen)
+		buf.drop()
+	}
+	answer()
+	var wg sync.WaitGroup
+	wg.Go(func() { o.flush(false) })
+	n := 0
+	for ; o.waiting() <= maxQueued && n < maxQueued/pdu.BHSLen; n++ {
+		answer()
+	}
+	if n > 4096 {
+		t.Errorf("%d answers of %d bytes gather", n, pdu.BHSLen)
+	}
+	nc.Close()
+	wg.Wait()
+	if n := o.waiting(); n != 0 {
+		t.Errorf("%d bytes are waiting at the end", n)
 	}
 }

@@ -154,8 +154,9 @@ func (o *output) copyLocked(memory *account, b []byte) bool {
 	if o.digests.header {
 		putDigest(buf.b[pdu.BHSLen:], checksum(buf.b[:pdu.BHSLen]))
 	}
-	o.queue = append(o.queue, segment{0, len(b), buf})
-	o.queued += len(b)
+	s := segment{0, len(b), buf}
+	o.queue = append(o.queue, s)
+	o.queued += s.charge()
 	return true
 }
 

@@ -54,6 +54,13 @@ func TestShares(t *testing.T) {
 				t.Fatalf("session %d could announce %d bytes, and has a share of %d", i, announced, share)
 			}
 		}
+		// Nor is there memory for data that is to be sent back.
+		h := hdr(0x40, 0x80).put32(16, 0x77).put32(20, 0xffffffff).put32(24, hog.cmdSN).put32(28, hog.expStatSN)
+		hog.send(h, make([]byte, 8192))
+		if p := hog.recv(0x3f); p.bhs[2] != 0x0a || !bytes.Equal(p.data, h[:]) {
+			t.Errorf("got %v, want Reject with reason 0a", p)
+		}
+		hog.alive()
 		b := l.srv.Status().BufferBytes
 		if b > limit || b <= used {
 			t.Errorf("%d sessions that withhold data take %d bytes, one less %d; want more, and at most %d", i+1, b, used, limit)
