@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timeline is what was in flight while a scenario ran, looked at in fixed
-// intervals: what came and went between two looks isn't in it.
+// Timeline is what was in flight while a scenario ran, looked at again and again:
+// what came and went between two looks isn't in it.
 type Timeline struct {
-	EveryMS int `json:"every_ms"` // the time between two looks
+	EveryMS int `json:"every_ms"` // the time between two looks, at least
 	EndMS   int `json:"end_ms"`
 
 	// Steps are the scenario's, with the times at which they began.
@@ -223,7 +223,8 @@ func (rec *recorder) end() *Timeline {
 	return &rec.timeline
 }
 
-// look looks at the disks in fixed intervals.
+// look looks at the disks every [lookEvery], or less often where that would take a
+// CPU more than a fifth of its time.
 func (rec *recorder) look(disks []tracked) {
 	defer close(rec.done)
 	queues := tagQueues(disks[0].device)
@@ -240,9 +241,8 @@ func (rec *recorder) look(disks []tracked) {
 			queues[i].file.close()
 		}
 	}()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	for {
+		start := time.Now()
 		for i := range disks {
 			rec.lookAtDisk(i, &disks[i])
 		}
@@ -253,7 +253,7 @@ func (rec *recorder) look(disks []tracked) {
 		select {
 		case <-rec.stop:
 			return
-		case <-tick.C:
+		case <-time.After(min(max(lookEvery, 4*time.Since(start)), lateAfter/2)):
 		}
 	}
 }

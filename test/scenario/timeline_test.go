@@ -73,7 +73,7 @@ func TestRecorderHeldUp(t *testing.T) {
 		}}})
 		time.Sleep(3990 * time.Millisecond)
 		got := rec.end().LUNs[0].InFlight
-		want := Series{{0, 5, 5}, {40, Unknown, Unknown}, {3040, 7, 7}, {3040, 5, 5}}
+		want := Series{{0, 5, 5}, {40, Unknown, Unknown}, {3040, 7, 7}, {3140, 5, 5}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
