@@ -23,6 +23,7 @@ func (p Protocol) Out() bool { return p == PIODataOut || p == DMADataOut || p ==
 
 // command is a command that a drive may have.
 type command struct {
+	name     string // as in the standard
 	code     byte
 	protocol Protocol
 	class    class
@@ -63,60 +64,60 @@ const (
 func commands() []command {
 	const always = whileLocked | whileSanitized
 	return []command{
-		{code: 0x00, protocol: NonData, class: whileLocked, run: (*Drive).nop},
-		{code: 0x06, protocol: DMADataOut, class: medium | ext, length: trimLength, run: (*Drive).trim, when: trims},
-		{code: requestSenseDataExt, protocol: NonData, class: always, run: (*Drive).requestSense},
-		{code: 0x20, protocol: PIODataIn, class: medium | lba28, length: blocksLength, run: (*Drive).read},
-		{code: 0x24, protocol: PIODataIn, class: medium | ext, length: blocksLength, run: (*Drive).read},
-		{code: 0x25, protocol: DMADataIn, class: medium | ext, length: blocksLength, run: (*Drive).read},
-		{code: 0x29, protocol: PIODataIn, class: medium | ext, length: blocksLength, run: (*Drive).readMultiple},
-		{code: readLogExt, protocol: PIODataIn, class: always | ext, length: pagesLength, run: (*Drive).readLog},
-		{code: 0x30, protocol: PIODataOut, class: medium | lba28, length: blocksLength, run: (*Drive).write},
-		{code: 0x34, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).write},
-		{code: 0x35, protocol: DMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).write},
-		{code: 0x39, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeMultiple},
-		{code: 0x3d, protocol: DMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeFUA},
-		{code: 0x3f, protocol: PIODataOut, class: whileLocked | ext, length: pagesLength, run: (*Drive).writeLog},
-		{code: 0x40, protocol: NonData, class: medium | lba28, run: (*Drive).readVerify},
-		{code: 0x42, protocol: NonData, class: medium | ext, run: (*Drive).readVerify},
-		{code: 0x45, protocol: NonData, class: medium | ext, run: (*Drive).writeUncorrectable},
-		{code: readLogDMAExt, protocol: DMADataIn, class: always | ext, length: pagesLength, run: (*Drive).readLog},
-		{code: 0x57, protocol: DMADataOut, class: whileLocked | ext, length: pagesLength, run: (*Drive).writeLog},
-		{code: 0x5c, protocol: PIODataIn, class: whileLocked, length: trustedLength, run: (*Drive).trustedReceive},
-		{code: 0x5d, protocol: DMADataIn, class: whileLocked, length: trustedLength, run: (*Drive).trustedReceive},
-		{code: 0x60, protocol: FPDMADataIn, class: medium | ext, length: queuedLength, run: (*Drive).readQueued, when: queues},
-		{code: 0x61, protocol: FPDMADataOut, class: medium | ext, length: queuedLength, run: (*Drive).writeQueued, when: queues},
-		{code: 0x64, protocol: FPDMADataOut, class: medium | ext, length: sendLength, run: (*Drive).sendQueued, when: queuesTrim},
-		{code: 0x65, protocol: FPDMADataIn, class: ext, length: receiveLength, run: (*Drive).receiveQueued, when: queues},
-		{code: 0x90, protocol: Diagnostic, class: always, run: (*Drive).diagnostic},
-		{code: 0xb0, protocol: NonData, class: whileLocked, run: (*Drive).smart},
-		{code: 0xb4, protocol: NonData, class: whileSanitized | ext, run: (*Drive).sanitize},
-		{code: 0xc4, protocol: PIODataIn, class: medium | lba28, length: blocksLength, run: (*Drive).readMultiple},
-		{code: 0xc5, protocol: PIODataOut, class: medium | lba28, length: blocksLength, run: (*Drive).writeMultiple},
-		{code: 0xc6, protocol: NonData, class: whileLocked, run: (*Drive).setMultiple},
-		{code: writeMultipleFUA, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeMultiple},
-		{code: 0xc8, protocol: DMADataIn, class: medium | lba28, length: blocksLength, run: (*Drive).read},
-		{code: 0xca, protocol: DMADataOut, class: medium | lba28, length: blocksLength, run: (*Drive).write},
-		{code: 0xe0, protocol: NonData, class: whileLocked, run: (*Drive).standbyImmediate},
-		{code: 0xe1, protocol: NonData, class: always, run: (*Drive).idleImmediate},
-		{code: 0xe2, protocol: NonData, class: whileLocked, run: (*Drive).standby},
-		{code: 0xe3, protocol: NonData, class: whileLocked, run: (*Drive).idle},
-		{code: 0xe4, protocol: PIODataIn, class: whileLocked, length: oneBlock, run: (*Drive).readBuffer},
-		{code: 0xe5, protocol: NonData, class: always, run: (*Drive).checkPower},
-		{code: 0xe6, protocol: NonData, class: whileLocked, run: (*Drive).sleep},
-		{code: 0xe7, protocol: NonData, class: medium, run: (*Drive).flushCache},
-		{code: 0xe8, protocol: PIODataOut, class: whileLocked, length: oneBlock, run: (*Drive).writeBuffer},
-		{code: 0xe9, protocol: DMADataIn, class: whileLocked, length: oneBlock, run: (*Drive).readBuffer},
-		{code: 0xea, protocol: NonData, class: medium | ext, run: (*Drive).flushCache},
-		{code: 0xeb, protocol: DMADataOut, class: whileLocked, length: oneBlock, run: (*Drive).writeBuffer},
-		{code: 0xec, protocol: PIODataIn, class: always, length: oneBlock, run: (*Drive).identify},
-		{code: 0xef, protocol: NonData, class: whileLocked, run: (*Drive).setFeatures},
-		{code: 0xf1, protocol: PIODataOut, length: oneBlock, run: (*Drive).securitySetPassword},
-		{code: 0xf2, protocol: PIODataOut, class: whileLocked, length: oneBlock, run: (*Drive).securityUnlock},
-		{code: securityErasePrepare, protocol: NonData, class: whileLocked, run: (*Drive).securityPrepare},
-		{code: securityEraseUnit, protocol: PIODataOut, class: whileLocked | medium, length: oneBlock, run: (*Drive).securityErase},
-		{code: 0xf5, protocol: NonData, run: (*Drive).securityFreeze},
-		{code: 0xf6, protocol: PIODataOut, length: oneBlock, run: (*Drive).securityDisable},
+		{name: "NOP", code: 0x00, protocol: NonData, class: whileLocked, run: (*Drive).nop},
+		{name: "DATA SET MANAGEMENT", code: 0x06, protocol: DMADataOut, class: medium | ext, length: trimLength, run: (*Drive).trim, when: trims},
+		{name: "REQUEST SENSE DATA EXT", code: requestSenseDataExt, protocol: NonData, class: always, run: (*Drive).requestSense},
+		{name: "READ SECTOR(S)", code: 0x20, protocol: PIODataIn, class: medium | lba28, length: blocksLength, run: (*Drive).read},
+		{name: "READ SECTOR(S) EXT", code: 0x24, protocol: PIODataIn, class: medium | ext, length: blocksLength, run: (*Drive).read},
+		{name: "READ DMA EXT", code: 0x25, protocol: DMADataIn, class: medium | ext, length: blocksLength, run: (*Drive).read},
+		{name: "READ MULTIPLE EXT", code: 0x29, protocol: PIODataIn, class: medium | ext, length: blocksLength, run: (*Drive).readMultiple},
+		{name: "READ LOG EXT", code: readLogExt, protocol: PIODataIn, class: always | ext, length: pagesLength, run: (*Drive).readLog},
+		{name: "WRITE SECTOR(S)", code: 0x30, protocol: PIODataOut, class: medium | lba28, length: blocksLength, run: (*Drive).write},
+		{name: "WRITE SECTOR(S) EXT", code: 0x34, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).write},
+		{name: "WRITE DMA EXT", code: 0x35, protocol: DMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).write},
+		{name: "WRITE MULTIPLE EXT", code: 0x39, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeMultiple},
+		{name: "WRITE DMA FUA EXT", code: 0x3d, protocol: DMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeFUA},
+		{name: "WRITE LOG EXT", code: 0x3f, protocol: PIODataOut, class: whileLocked | ext, length: pagesLength, run: (*Drive).writeLog},
+		{name: "READ VERIFY SECTOR(S)", code: 0x40, protocol: NonData, class: medium | lba28, run: (*Drive).readVerify},
+		{name: "READ VERIFY SECTOR(S) EXT", code: 0x42, protocol: NonData, class: medium | ext, run: (*Drive).readVerify},
+		{name: "WRITE UNCORRECTABLE EXT", code: 0x45, protocol: NonData, class: medium | ext, run: (*Drive).writeUncorrectable},
+		{name: "READ LOG DMA EXT", code: readLogDMAExt, protocol: DMADataIn, class: always | ext, length: pagesLength, run: (*Drive).readLog},
+		{name: "WRITE LOG DMA EXT", code: 0x57, protocol: DMADataOut, class: whileLocked | ext, length: pagesLength, run: (*Drive).writeLog},
+		{name: "TRUSTED RECEIVE", code: 0x5c, protocol: PIODataIn, class: whileLocked, length: trustedLength, run: (*Drive).trustedReceive},
+		{name: "TRUSTED RECEIVE DMA", code: 0x5d, protocol: DMADataIn, class: whileLocked, length: trustedLength, run: (*Drive).trustedReceive},
+		{name: "READ FPDMA QUEUED", code: 0x60, protocol: FPDMADataIn, class: medium | ext, length: blocksLength, run: (*Drive).readQueued, when: queues},
+		{name: "WRITE FPDMA QUEUED", code: 0x61, protocol: FPDMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeQueued, when: queues},
+		{name: "SEND FPDMA QUEUED", code: 0x64, protocol: FPDMADataOut, class: medium | ext, length: sendLength, run: (*Drive).sendQueued, when: queuesTrim},
+		{name: "RECEIVE FPDMA QUEUED", code: 0x65, protocol: FPDMADataIn, class: ext, length: receiveLength, run: (*Drive).receiveQueued, when: queues},
+		{name: "EXECUTE DEVICE DIAGNOSTIC", code: 0x90, protocol: Diagnostic, class: always, run: (*Drive).diagnostic},
+		{name: "SMART", code: 0xb0, protocol: NonData, class: whileLocked, run: (*Drive).smart},
+		{name: "SANITIZE DEVICE", code: 0xb4, protocol: NonData, class: whileSanitized | ext, run: (*Drive).sanitize},
+		{name: "READ MULTIPLE", code: 0xc4, protocol: PIODataIn, class: medium | lba28, length: blocksLength, run: (*Drive).readMultiple},
+		{name: "WRITE MULTIPLE", code: 0xc5, protocol: PIODataOut, class: medium | lba28, length: blocksLength, run: (*Drive).writeMultiple},
+		{name: "SET MULTIPLE MODE", code: 0xc6, protocol: NonData, class: whileLocked, run: (*Drive).setMultiple},
+		{name: "WRITE MULTIPLE FUA EXT", code: writeMultipleFUA, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeMultiple},
+		{name: "READ DMA", code: 0xc8, protocol: DMADataIn, class: medium | lba28, length: blocksLength, run: (*Drive).read},
+		{name: "WRITE DMA", code: 0xca, protocol: DMADataOut, class: medium | lba28, length: blocksLength, run: (*Drive).write},
+		{name: "STANDBY IMMEDIATE", code: 0xe0, protocol: NonData, class: whileLocked, run: (*Drive).standbyImmediate},
+		{name: "IDLE IMMEDIATE", code: 0xe1, protocol: NonData, class: always, run: (*Drive).idleImmediate},
+		{name: "STANDBY", code: 0xe2, protocol: NonData, class: whileLocked, run: (*Drive).standby},
+		{name: "IDLE", code: 0xe3, protocol: NonData, class: whileLocked, run: (*Drive).idle},
+		{name: "READ BUFFER", code: 0xe4, protocol: PIODataIn, class: whileLocked, length: oneBlock, run: (*Drive).readBuffer},
+		{name: "CHECK POWER MODE", code: 0xe5, protocol: NonData, class: always, run: (*Drive).checkPower},
+		{name: "SLEEP", code: 0xe6, protocol: NonData, class: whileLocked, run: (*Drive).sleep},
+		{name: "FLUSH CACHE", code: 0xe7, protocol: NonData, class: medium, run: (*Drive).flushCache},
+		{name: "WRITE BUFFER", code: 0xe8, protocol: PIODataOut, class: whileLocked, length: oneBlock, run: (*Drive).writeBuffer},
+		{name: "READ BUFFER DMA", code: 0xe9, protocol: DMADataIn, class: whileLocked, length: oneBlock, run: (*Drive).readBuffer},
+		{name: "FLUSH CACHE EXT", code: 0xea, protocol: NonData, class: medium | ext, run: (*Drive).flushCache},
+		{name: "WRITE BUFFER DMA", code: 0xeb, protocol: DMADataOut, class: whileLocked, length: oneBlock, run: (*Drive).writeBuffer},
+		{name: "IDENTIFY DEVICE", code: 0xec, protocol: PIODataIn, class: always, length: oneBlock, run: (*Drive).identify},
+		{name: "SET FEATURES", code: 0xef, protocol: NonData, class: whileLocked, run: (*Drive).setFeatures},
+		{name: "SECURITY SET PASSWORD", code: 0xf1, protocol: PIODataOut, length: oneBlock, run: (*Drive).securitySetPassword},
+		{name: "SECURITY UNLOCK", code: 0xf2, protocol: PIODataOut, class: whileLocked, length: oneBlock, run: (*Drive).securityUnlock},
+		{name: "SECURITY ERASE PREPARE", code: securityErasePrepare, protocol: NonData, class: whileLocked, run: (*Drive).securityPrepare},
+		{name: "SECURITY ERASE UNIT", code: securityEraseUnit, protocol: PIODataOut, class: whileLocked | medium, length: oneBlock, run: (*Drive).securityErase},
+		{name: "SECURITY FREEZE LOCK", code: 0xf5, protocol: NonData, run: (*Drive).securityFreeze},
+		{name: "SECURITY DISABLE PASSWORD", code: 0xf6, protocol: PIODataOut, length: oneBlock, run: (*Drive).securityDisable},
 	}
 }
 
@@ -130,7 +131,7 @@ func smartCommands() map[byte]*command {
 		smartWriteLog:       {protocol: PIODataOut, length: smartPages},
 	}
 	for _, c := range list {
-		c.code, c.class, c.run = 0xb0, whileLocked, (*Drive).smart
+		c.name, c.code, c.class, c.run = "SMART", 0xb0, whileLocked, (*Drive).smart
 	}
 	return list
 }
@@ -171,4 +172,19 @@ func (d *Drive) DataLength(t *Taskfile) (out, in uint64) {
 		return n, 0
 	}
 	return 0, n
+}
+
+// Command is a command that a drive may have.
+type Command struct {
+	Name     string // as in the standard: "READ DMA EXT"
+	Code     byte
+	Protocol Protocol
+}
+
+// Commands lists every command that a drive of some options has.
+func Commands() (list []Command) {
+	for _, c := range commands() {
+		list = append(list, Command{c.name, c.code, c.protocol})
+	}
+	return list
 }

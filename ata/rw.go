@@ -47,8 +47,6 @@ func blocksLength(d *Drive, t *Taskfile) uint64 {
 	return n * d.size
 }
 
-func queuedLength(d *Drive, t *Taskfile) uint64 { return blocksLength(d, t) }
-
 // fua is FUA in the Device field of a queued command.
 const fua = 0x80
 

@@ -380,6 +380,31 @@ func TestFeatures(t *testing.T) {
 	h.fails(ata.Taskfile{Command: 0x00}, nil, ata.ErrorABRT)
 }
 
+// TestCommands looks that just the commands that are listed are there.
+func TestCommands(t *testing.T) {
+	h := newHost(t, 1<<20, ata.Options{Trim: true})
+	h.good(ata.Taskfile{Command: 0xef, Feature: 0xc3, Count: 1}, nil)
+	listed := map[byte]string{}
+	for _, c := range ata.Commands() {
+		if listed[c.Code] != "" {
+			t.Errorf("%#x is %s and %s", c.Code, listed[c.Code], c.Name)
+		}
+		listed[c.Code] = c.Name
+		if p, ok := h.drive.Protocol(&ata.Taskfile{Command: c.Code}); !ok || p != c.Protocol {
+			t.Errorf("%s: protocol %d, %v; want %d", c.Name, p, ok, c.Protocol)
+		}
+	}
+	for code := range 256 {
+		if listed[byte(code)] != "" {
+			continue
+		}
+		h.fails(ata.Taskfile{Command: byte(code)}, nil, ata.ErrorABRT)
+		if r := h.ok(ata.Taskfile{Command: 0x0b}, nil); r.Answer.LBA != 0x052000 {
+			t.Errorf("%#x: sense data %06x", code, r.Answer.LBA)
+		}
+	}
+}
+
 // FuzzTasks runs a chain of commands. Each is a Register FIS; data is for all of them.
 func FuzzTasks(f *testing.F) {
 	for code := range 256 {

@@ -79,6 +79,7 @@ var scriptPackages = map[string]string{
 	"dmesg": "util-linux", "fstrim": "util-linux", "blkdiscard": "util-linux", "blkzone": "util-linux", "mount": "mount", "umount": "mount", "mkswap": "util-linux", "swapon": "mount", "swapoff": "mount",
 	"readlink": "coreutils", "tr": "coreutils", "dd": "coreutils", "head": "coreutils", "cp": "coreutils", "rm": "coreutils", "sync": "coreutils",
 	"grep": "grep", "cmp": "diffutils", "mkfs.ext4": "e2fsprogs", "mkfs.xfs": "xfsprogs",
+	"hdparm": "hdparm", "smartctl": "smartmontools",
 	"iscsid": "open-iscsi", "iscsiadm": "open-iscsi", "iscsistart": "open-iscsi",
 }
 

@@ -9,9 +9,37 @@ import (
 	"lunlab/test/kernel"
 )
 
+// attachScript is what scripts share that attach LUNs as disks.
+const attachScript = `
+# disk names the disk that a LUN is.
+disk() {
+  for d in /sys/block/sd*; do
+    case "$(readlink $d/device)" in *:$1) echo /dev/${d##*/}; return;; esac
+  done
+  return 1
+}
+# generic names the generic device of a disk.
+generic() {
+  for g in /sys/block/${1##*/}/device/scsi_generic/*; do echo /dev/${g##*/}; done
+}
+# step runs a command, and says what came of it.
+step() {
+  echo "== $1"
+  shift
+  r=0
+  "$@" 2>&1 || r=$?
+  echo "-> $r"
+}
+# attached waits until a LUN is a disk, and all is known of it.
+attached() {
+  await "d=\$(disk $1)"
+  await "[ -b $d ] && [ -s /sys/block/${d##*/}/size ]"
+}
+`
+
 // kindsScript runs in a guest: LUNs of all kinds attach, one without its medium
 // too.
-const kindsScript = `
+const kindsScript = attachScript + `
 cat > lab.yaml <<END
 iscsi: {listen: ["127.0.0.1:3260", {address: "127.0.0.1:3261", group: 2}]}
 targets:
@@ -39,30 +67,6 @@ END
 start
 dmesg -C
 iscsistart -i $base:guest -t $base:kinds -g 1 -a 127.0.0.1 -p 3260 -d 0
-# disk names the disk that a LUN is.
-disk() {
-  for d in /sys/block/sd*; do
-    case "$(readlink $d/device)" in *:$1) echo /dev/${d##*/}; return;; esac
-  done
-  return 1
-}
-# generic names the generic device of a disk.
-generic() {
-  for g in /sys/block/${1##*/}/device/scsi_generic/*; do echo /dev/${g##*/}; done
-}
-# step runs a command, and says what came of it.
-step() {
-  echo "== $1"
-  shift
-  r=0
-  "$@" 2>&1 || r=$?
-  echo "-> $r"
-}
-# attached waits until a LUN is a disk, and all is known of it.
-attached() {
-  await "d=\$(disk $1)"
-  await "[ -b $d ] && [ -s /sys/block/${d##*/}/size ]"
-}
 for lun in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do attached $lun; done
 await '[ $(dmesg | grep -c "Attached SCSI") -ge 16 ]'
 dmesg > log
