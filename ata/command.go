@@ -89,6 +89,7 @@ func commands() []command {
 		{name: "WRITE FPDMA QUEUED", code: 0x61, protocol: FPDMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeQueued, when: queues},
 		{name: "SEND FPDMA QUEUED", code: 0x64, protocol: FPDMADataOut, class: medium | ext, length: sendLength, run: (*Drive).sendQueued, when: queuesTrim},
 		{name: "RECEIVE FPDMA QUEUED", code: 0x65, protocol: FPDMADataIn, class: ext, length: receiveLength, run: (*Drive).receiveQueued, when: queues},
+		{name: "ACCESSIBLE MAX ADDRESS CONFIGURATION", code: 0x78, protocol: NonData, class: ext, run: (*Drive).configureMaxAddress},
 		{name: "EXECUTE DEVICE DIAGNOSTIC", code: 0x90, protocol: Diagnostic, class: always, run: (*Drive).diagnostic},
 		{name: "SMART", code: 0xb0, protocol: NonData, class: whileLocked, run: (*Drive).smart},
 		{name: "SANITIZE DEVICE", code: 0xb4, protocol: NonData, class: whileSanitized | ext, run: (*Drive).sanitize},

@@ -102,11 +102,10 @@ type Drive struct {
 	power    power
 	security security
 	sanitized
-	selfTest  selfTests
-	hostLogs  [hostLogs]*[hostPages][wordBlock]byte // nil: never written
-	buffer    [wordBlock]byte
-	cap       uint64 // accessible blocks
-	capFrozen bool
+	selfTest selfTests
+	hostLogs [hostLogs]*[hostPages][wordBlock]byte // nil: never written
+	buffer   [wordBlock]byte
+	accessible
 }
 
 // New returns a drive whose medium is s. What of s makes no whole sector is left
@@ -120,7 +119,7 @@ func New(s store.Store, o Options) (*Drive, error) {
 	}
 	d.opt, d.size = o, uint64(o.BlockSize)
 	d.blocks = min(uint64(max(s.Size(), 0))/d.size, 1<<48-1)
-	d.cap = d.blocks
+	d.accessible.blocks = d.blocks
 	if d.blocks == 0 {
 		return nil, fmt.Errorf("ata: a store of %d bytes has no room for a sector of %d", s.Size(), d.size)
 	}

@@ -68,7 +68,7 @@ func (d *Drive) identifyWords() (w words) {
 	if s.multiple > 0 {
 		w[59] |= 0x0100
 	}
-	w.number(60, 2, min(d.cap, 1<<28-1))
+	w.number(60, 2, min(d.accessible.blocks, 1<<28-1))
 	w[63], w[64] = 0x0007, 0x0003
 	w[88] = 0x007f
 	switch kind, mode := s.transfer>>3, s.transfer&7; kind {
@@ -103,7 +103,7 @@ func (d *Drive) identifyWords() (w words) {
 		w[91] = uint16(s.apm)
 	}
 	w[92] = d.security.identifier
-	w.number(100, 4, d.cap)
+	w.number(100, 4, d.accessible.blocks)
 	w[106] = 0x4000
 	if o.PhysicalExponent > 0 {
 		w[106] |= 0x2000 | uint16(o.PhysicalExponent)
@@ -140,12 +140,13 @@ func (d *Drive) features() []feature {
 		{83, 86, 12, true, true}, // FLUSH CACHE
 		{83, 86, 10, true, true}, // 48-bit addresses
 		{83, 86, 3, true, s.apm > 0},
-		{84, 87, 13, true, true}, // IDLE IMMEDIATE with UNLOAD
-		{84, 87, 8, true, true},  // world wide name
-		{84, 87, 6, true, true},  // WRITE DMA FUA EXT
-		{84, 87, 5, true, true},  // general purpose logging
-		{84, 87, 1, true, true},  // SMART self-test
-		{84, 87, 0, true, true},  // SMART error log
+		{84, 87, 13, true, true},  // IDLE IMMEDIATE with UNLOAD
+		{84, 87, 8, true, true},   // world wide name
+		{84, 87, 6, true, true},   // WRITE DMA FUA EXT
+		{84, 87, 5, true, true},   // general purpose logging
+		{84, 87, 1, true, true},   // SMART self-test
+		{84, 87, 0, true, true},   // SMART error log
+		{119, 120, 8, true, true}, // ACCESSIBLE MAX ADDRESS CONFIGURATION
 		{119, 120, 6, true, s.senseData},
 		{119, 120, 3, true, true}, // READ and WRITE LOG DMA EXT
 		{119, 120, 2, true, true}, // WRITE UNCORRECTABLE EXT

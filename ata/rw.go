@@ -31,7 +31,7 @@ func (c *command) extent(t *Taskfile) (lba, n uint64) {
 // beyond returns what is wrong with n blocks at lba if they aren't all there.
 func (d *Drive) beyond(lba, n uint64) failure {
 	d.mu.Lock()
-	end := d.cap
+	end := d.accessible.blocks
 	d.mu.Unlock()
 	if lba >= end || n > end-lba {
 		return notFound(max(lba, end))

@@ -32,7 +32,7 @@ func (d *Drive) powerOn() {
 		d.sanitized.state = sanitizeIdle
 	}
 	d.settings = d.usualSettings()
-	d.capFrozen = false
+	d.accessible.frozen, d.accessible.set = false, false
 	d.security.powerOn()
 	d.sanitized.powerOn()
 	d.halted, d.sense = false, failure{}

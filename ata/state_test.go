@@ -331,6 +331,33 @@ func TestPower(t *testing.T) {
 	})
 }
 
+// TestMaxAddress makes the drive smaller.
+func TestMaxAddress(t *testing.T) {
+	h := newHost(t, 1<<20, ata.Options{})
+	configure := func(feature uint16, lba uint64) ata.Taskfile {
+		return ata.Taskfile{Command: 0x78, Feature: feature, LBA: lba}
+	}
+	h.fails(configure(1, 2048), nil, ata.ErrorIDNF)
+	h.good(configure(1, 999), nil)
+	h.fails(configure(1, 1999), nil, ata.ErrorABRT)
+	if w := h.identify(); w[60] != 1000 || w[100] != 1000 {
+		t.Errorf("%d and %d sectors", w[60], w[100])
+	}
+	h.good(cmd48(0x25, 999, 1), nil)
+	if r := h.fails(cmd48(0x25, 999, 2), nil, ata.ErrorIDNF); r.Answer.LBA != 1000 {
+		t.Errorf("the first that isn't there is %d", r.Answer.LBA)
+	}
+	if r := h.ok(configure(0, 0), nil); r.Answer.LBA != 2047 {
+		t.Errorf("native max address %d", r.Answer.LBA)
+	}
+	h.drive.PowerCycle(nil)
+	h.good(configure(2, 0), nil)
+	h.fails(configure(1, 2047), nil, ata.ErrorABRT)
+	h.drive.PowerCycle(nil)
+	h.good(configure(1, 2047), nil)
+	h.good(cmd48(0x25, 2047, 1), nil)
+}
+
 // TestFeatures sets features, and what resets make of them.
 func TestFeatures(t *testing.T) {
 	h := newHost(t, 1<<20, ata.Options{})

@@ -118,7 +118,7 @@ func set(bits map[int]bool) (v uint64) {
 
 func (d *Drive) capacityPage(b []byte) {
 	o := &d.opt
-	qword(b, 8, d.cap)
+	qword(b, 8, d.accessible.blocks)
 	offset := uint64(1<<o.PhysicalExponent-o.LowestAligned) & (1<<o.PhysicalExponent - 1)
 	sizes := set(map[int]bool{62: o.PhysicalExponent > 0, 61: d.size > wordBlock})
 	qword(b, 16, sizes|uint64(o.PhysicalExponent)<<16|offset)
@@ -128,6 +128,7 @@ func (d *Drive) capacityPage(b []byte) {
 func (d *Drive) capabilitiesPage(b []byte) {
 	o := &d.opt
 	qword(b, 8, set(map[int]bool{
+		41: true,   // ACCESSIBLE MAX ADDRESS CONFIGURATION
 		39: o.Trim, // DRAT
 		36: true,   // READ BUFFER DMA
 		35: true,   // WRITE BUFFER DMA

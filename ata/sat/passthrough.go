@@ -156,7 +156,7 @@ func movesThrough(u *Unit, cdb []byte) (out, in uint64) {
 	return 0, 0
 }
 
-func (u *Unit) passThrough(_ *nexus, c *lun.Command) lun.Sense {
+func (u *Unit) passThrough(x *nexus, c *lun.Command) lun.Sense {
 	p := parseThrough(c.CDB)
 	switch p.protocol {
 	case protocolHardReset, protocolSoftReset:
@@ -189,7 +189,7 @@ func (u *Unit) passThrough(_ *nexus, c *lun.Command) lun.Sense {
 	if w.cancelled {
 		return aborted
 	}
-	u.afterThrough(w)
+	u.afterThrough(x, w)
 	switch {
 	case w.Failed():
 		information(c, w.translate(), &w.Answer, p.extend)
@@ -226,12 +226,18 @@ func (u *Unit) checkThrough(p *through) lun.Sense {
 }
 
 // afterThrough takes note of what a command has done behind the translation's back.
-func (u *Unit) afterThrough(w *work) {
+func (u *Unit) afterThrough(x *nexus, w *work) {
 	u.mu.Lock()
 	u.lastThrough = w.Answer
 	u.mu.Unlock()
-	if w.Command == sanitizeDevice {
+	switch w.Command {
+	case sanitizeDevice:
 		u.sanitize.Store(true)
+	case configureMaxAddress:
+		before := u.id.Load().blocks
+		if err := u.identify(); err == nil && u.id.Load().blocks != before {
+			u.attend(nil, x, lun.ASCCapacityDataHasChanged)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"lunlab/ata"
 	"lunlab/ata/sat"
 	"lunlab/lun"
+	"lunlab/lun/store"
 	"lunlab/lun/store/mem"
 )
 
@@ -304,6 +306,12 @@ func TestPassThrough(t *testing.T) {
 	} {
 		h.do(bad, make([]byte, 512), 512).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 	}
+	// The unit minds what changes behind its back.
+	b := h.other("b")
+	h.do("85 07 00 0001 0000 00ff00ff0000 00 78 00", nil, 0).good()
+	b.do("00 00 00 00 00 00", nil, 0).fails(lun.UnitAttention, lun.ASCCapacityDataHasChanged)
+	b.do("25 00 00000000 0000 00 00", nil, 8).is("0000ffff 00000200")
+	b.do("28 00 00010000 00 0001 00", nil, 512).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 	h.do("85 02 00 0000 0000 000000000000 00 00 00", nil, 0).good() // SRST
 	h.do("85 10 00 0000 0000 000000000000 00 90 00", nil, 0).good() // EXECUTE DEVICE DIAGNOSTIC
 }
@@ -327,9 +335,33 @@ func TestOpcodes(t *testing.T) {
 // TestConcurrent has many initiators read and write amid errors, and commands that aren't
 // queued between them: all are done, and none is done wrongly.
 func TestConcurrent(t *testing.T) {
-	h := newHost(t, 1<<20, ata.Options{QueueDepth: 8})
+	t.Run("memory", func(t *testing.T) { concurrent(t, newHost(t, 1<<20, ata.Options{QueueDepth: 8})) })
+	t.Run("slow", func(t *testing.T) {
+		s, err := mem.New(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		concurrent(t, hostOf(t, slow{s}, ata.Options{}))
+	})
+}
+
+// slow is a store that lets others go first.
+type slow struct{ store.Store }
+
+func (s slow) Blocking() bool { return true }
+
+func (s slow) ReadAt(p []byte, off int64) (int, error) {
+	runtime.Gosched()
+	return s.Store.ReadAt(p, off)
+}
+
+func (s slow) WriteAt(p []byte, off int64) (int, error) {
+	runtime.Gosched()
+	return s.Store.WriteAt(p, off)
+}
+
+func concurrent(t *testing.T, h *host) {
 	var wg sync.WaitGroup
-	errs := make(chan error, 64)
 	for i := range 64 {
 		wg.Add(1)
 		go func() {
@@ -351,7 +383,7 @@ func TestConcurrent(t *testing.T) {
 			write := func() {
 				want = pattern(8*512, byte(r.Uint32()))
 				if c := execute(fmt.Sprintf("2a 00 %08x 00 0008 00", lba), want, false); c.Status != lun.Good {
-					errs <- fmt.Errorf("%d: write: %x", i, c.Sense)
+					t.Errorf("%d: write: %x", i, c.Sense)
 				}
 			}
 			write()
@@ -361,30 +393,26 @@ func TestConcurrent(t *testing.T) {
 					write()
 				case 2:
 					if c := execute("35 00 00000000 00 0000 00", nil, true); c.Status != lun.Good {
-						errs <- fmt.Errorf("%d: flush: %x", i, c.Sense)
+						t.Errorf("%d: flush: %x", i, c.Sense)
 					}
 				case 3:
 					bad := lba + uint64(r.IntN(8))
 					h.drive.Spoil(bad, 1)
 					c := execute(fmt.Sprintf("28 00 %08x 00 0008 00", lba), make([]byte, 8*512), true)
 					if c.Status != lun.CheckCondition || len(c.Sense) < 18 || c.Sense[2] != 3 || uint64(binary.BigEndian.Uint32(c.Sense[3:])) != bad {
-						errs <- fmt.Errorf("%d: block %d is bad: %#x, %x", i, bad, c.Status, c.Sense)
+						t.Errorf("%d: block %d is bad: %#x, %x", i, bad, c.Status, c.Sense)
 					}
 					write()
 				default:
 					got := make([]byte, 8*512)
 					if c := execute(fmt.Sprintf("28 00 %08x 00 0008 00", lba), got, true); c.Status != lun.Good || !bytes.Equal(got, want) {
-						errs <- fmt.Errorf("%d: read: %#x %x", i, c.Status, c.Sense)
+						t.Errorf("%d: read: %#x %x", i, c.Status, c.Sense)
 					}
 				}
 			}
 		}()
 	}
 	wg.Wait()
-	close(errs)
-	for err := range errs {
-		t.Error(err)
-	}
 }
 
 // TestNoAllocations reads and writes.

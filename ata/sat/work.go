@@ -9,26 +9,27 @@ import (
 
 // Commands of the drive that the translation makes use of.
 const (
-	dataSetManagement = 0x06
-	requestSenseData  = 0x0b
-	readDMAExt        = 0x25
-	readLogExt        = 0x2f
-	writeDMAExt       = 0x35
-	writeDMAFUAExt    = 0x3d
-	readVerifyExt     = 0x42
-	trustedReceive    = 0x5c
-	readFPDMAQueued   = 0x60
-	writeFPDMAQueued  = 0x61
-	sendFPDMAQueued   = 0x64
-	smart             = 0xb0
-	sanitizeDevice    = 0xb4
-	standbyImmediate  = 0xe0
-	idleImmediate     = 0xe1
-	checkPowerMode    = 0xe5
-	flushCacheExt     = 0xea
-	identifyDevice    = 0xec
-	setFeatures       = 0xef
-	securityEraseUnit = 0xf4
+	dataSetManagement   = 0x06
+	requestSenseData    = 0x0b
+	readDMAExt          = 0x25
+	readLogExt          = 0x2f
+	writeDMAExt         = 0x35
+	writeDMAFUAExt      = 0x3d
+	readVerifyExt       = 0x42
+	trustedReceive      = 0x5c
+	configureMaxAddress = 0x78
+	readFPDMAQueued     = 0x60
+	writeFPDMAQueued    = 0x61
+	sendFPDMAQueued     = 0x64
+	smart               = 0xb0
+	sanitizeDevice      = 0xb4
+	standbyImmediate    = 0xe0
+	idleImmediate       = 0xe1
+	checkPowerMode      = 0xe5
+	flushCacheExt       = 0xea
+	identifyDevice      = 0xec
+	setFeatures         = 0xef
+	securityEraseUnit   = 0xf4
 
 	deviceLBA = 0x40
 	deviceFUA = 0x80
