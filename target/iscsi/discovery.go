@@ -18,6 +18,7 @@ type exchange struct {
 	in    []byte
 	out   []byte
 	begun bool
+	seen  map[string]bool // keys that have been sent
 }
 
 // text answers a Text Request (RFC 7143 11.10, 11.11).
@@ -27,7 +28,7 @@ func (c *conn) text(p *pdu.TextRequest, a *arrival) {
 	e := &c.exchange
 	if p.TargetTransferTag == pdu.NoTag {
 		// A new exchange; an old one is void.
-		*e = exchange{itt: p.InitiatorTaskTag, begun: true}
+		*e = exchange{itt: p.InitiatorTaskTag, begun: true, seen: map[string]bool{}}
 	} else if !e.begun || e.ttt != p.TargetTransferTag || e.itt != p.InitiatorTaskTag {
 		c.reject(pdu.ReasonProtocolError, a.bhs[:])
 		return
@@ -49,7 +50,7 @@ func (c *conn) text(p *pdu.TextRequest, a *arrival) {
 		c.reject(pdu.ReasonProtocolError, a.bhs[:])
 		return
 	}
-	n := negotiation{params: &c.params, discovery: c.sess.tgt == nil, seen: map[string]bool{}}
+	n := negotiation{params: &c.params, discovery: c.sess.tgt == nil, seen: e.seen}
 	for _, kv := range pairs {
 		// What is asked for twice would multiply the answer.
 		if kv.key == "SendTargets" && !n.seen[kv.key] {

@@ -332,6 +332,10 @@ func (l *login) operational(pairs []pair) error {
 		if !ok {
 			return failLogin(pdu.InitiatorError, "%s was sent twice", p.key)
 		}
+		if v == answerReject && keys[p.key].kind == keyDeclare {
+			// There is no answer to a declaration.
+			return failLogin(pdu.InitiatorError, "%s is %q", p.key, p.value)
+		}
 		if v != "" {
 			l.say(p.key, v)
 		}

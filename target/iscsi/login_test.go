@@ -200,6 +200,13 @@ func TestLoginRefused(t *testing.T) {
 			r.isid[0]++
 			r.send(r.loginHeader(0, 3), nil)
 		}, 0x0200},
+		{"declaration that can't be", func(r *raw) {
+			r.send(r.loginHeader(1, 3), text(append(names(), "MaxRecvDataSegmentLength=511")...))
+		}, 0x0200},
+		{"key sent twice, in two requests", func(r *raw) {
+			r.tryLogin(1, -1, append(names(), "MaxBurstLength=512")...)
+			r.send(r.loginHeader(1, 3), text("MaxBurstLength=512"))
+		}, 0x0200},
 		{"text without an equals sign", func(r *raw) { r.send(r.loginHeader(1, 3), []byte("InitiatorName\x00")) }, 0x0200},
 		{"from stage 2", func(r *raw) { r.send(r.loginHeader(2, 3), text(names()...)) }, 0x0200},
 		{"back a stage", func(r *raw) { r.send(r.loginHeader(1, 0), text(names()...)) }, 0x0200},
@@ -306,6 +313,15 @@ func TestDiscovery(t *testing.T) {
 	if d := cmp.Diff(map[string]string{"InitialR2T": "Reject", "MaxBurstLength": "Reject", "X-none": "NotUnderstood"},
 		ask("InitialR2T=No\x00MaxBurstLength=512\x00X-none=1\x00MaxRecvDataSegmentLength=1024\x00InitiatorAlias=here")); d != "" {
 		t.Errorf("keys of the login (-want +got):\n%s", d)
+	}
+	// So are those that are never an initiator's, or not now.
+	others := []string{"InitiatorName", "TargetName", "SessionType", "AuthMethod", "TargetAlias", "TargetAddress", "TargetPortalGroupTag", "HeaderDigest", "IFMarker"}
+	refused := map[string]string{}
+	for _, k := range others {
+		refused[k] = "Reject"
+	}
+	if d := cmp.Diff(refused, ask(strings.Join(others, "=x\x00")+"=x")); d != "" {
+		t.Errorf("keys that can't be sent now (-want +got):\n%s", d)
 	}
 	// The new MaxRecvDataSegmentLength holds.
 	r.send(r.command(0xc0, 4096, read10(0, 8)...), nil)

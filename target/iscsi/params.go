@@ -142,6 +142,16 @@ var keys = map[string]*key{
 	"InitiatorAlias":     {kind: keyNote},
 	"X#NodeArchitecture": {kind: keyNote},
 
+	// Those of other phases, and the target's own.
+	"InitiatorName":        {kind: keyRefuse},
+	"TargetName":           {kind: keyRefuse},
+	"SessionType":          {kind: keyRefuse},
+	"AuthMethod":           {kind: keyRefuse},
+	"SendTargets":          {kind: keyRefuse},
+	"TargetAlias":          {kind: keyRefuse},
+	"TargetAddress":        {kind: keyRefuse},
+	"TargetPortalGroupTag": {kind: keyRefuse},
+
 	// Obsolete (RFC 7143 13.25).
 	"IFMarker":  {kind: keyRefuse},
 	"OFMarker":  {kind: keyRefuse},
@@ -175,16 +185,17 @@ type negotiation struct {
 }
 
 // answer negotiates one pair and returns the value to send back, "" for none.
-// ok is false if the key was sent before in this negotiation (RFC 7143 6.3).
+// ok is false if the key, if it is known, was sent before in this negotiation
+// (RFC 7143 6.3).
 func (n *negotiation) answer(p pair) (value string, ok bool) {
-	if n.seen[p.key] {
-		return "", false
-	}
-	n.seen[p.key] = true
 	k := keys[p.key]
 	if k == nil {
 		return answerNotUnderstood, true
 	}
+	if n.seen[p.key] {
+		return "", false
+	}
+	n.seen[p.key] = true
 	switch {
 	case p.value == answerNotUnderstood || p.value == answerIrrelevant || p.value == answerReject:
 		// An answer to what the target said; what held before holds on.

@@ -123,3 +123,44 @@ func TestSendTargetsTwice(t *testing.T) {
 	}
 	r.alive()
 }
+
+// TestTextInParts negotiates in requests that go on, with keys that are cut (C) and
+// without (F is 0). A key that comes again is refused with all of it.
+func TestTextInParts(t *testing.T) {
+	l := newLab(t, nil)
+	r := dial(t, l.addr)
+	r.login()
+	send := func(flags byte, ttt uint32, data string) {
+		r.send(hdr(0x44, flags).put32(16, 0x77).put32(20, ttt).put32(24, r.cmdSN).put32(28, r.expStatSN), []byte(data))
+	}
+	goesOn := func() uint32 {
+		t.Helper()
+		p := r.recv(0x24)
+		if p.bhs[1] != 0 || p.u32(20) == 0xffffffff || len(p.data) > 0 {
+			t.Fatalf("got %v, want a response that goes on, without text", p)
+		}
+		return p.u32(20)
+	}
+	send(0x40, 0xffffffff, "X-one=1\x00MaxRecvDataSegm")
+	send(0x00, goesOn(), "entLength=1024\x00")
+	p := r.recv(0x24)
+	if p.bhs[1] != 0 || string(p.data) != "X-one=NotUnderstood\x00" {
+		t.Fatalf("got %v", p)
+	}
+	send(0x80, p.u32(20), "X-two=1\x00")
+	if p = r.recv(0x24); p.bhs[1] != 0x80 || p.u32(20) != 0xffffffff || string(p.data) != "X-two=NotUnderstood\x00" {
+		t.Fatalf("got %v", p)
+	}
+	r.send(r.command(0xc0, 4096, read10(0, 8)...), nil)
+	for range 4 {
+		if p = r.recv(0x25); len(p.data) != 1024 {
+			t.Errorf("Data-In of %d bytes, want 1024", len(p.data))
+		}
+	}
+	send(0x00, 0xffffffff, "MaxRecvDataSegmentLength=2048\x00")
+	send(0x80, goesOn(), "MaxRecvDataSegmentLength=4096\x00")
+	if p = r.recv(0x3f); p.bhs[2] != 4 {
+		t.Errorf("a key that comes again: got %v, want Reject with reason 4", p)
+	}
+	r.alive()
+}
