@@ -53,6 +53,9 @@ const (
 	// (ACS-4 4.17.10).
 	whileSanitized
 
+	// remembers changes what outlives a restart.
+	remembers
+
 	// lba28 has 28 bits for its address, which have to be an LBA.
 	lba28
 
@@ -77,22 +80,22 @@ func commands() []command {
 		{name: "WRITE DMA EXT", code: 0x35, protocol: DMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).write},
 		{name: "WRITE MULTIPLE EXT", code: 0x39, protocol: PIODataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeMultiple},
 		{name: "WRITE DMA FUA EXT", code: 0x3d, protocol: DMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeFUA},
-		{name: "WRITE LOG EXT", code: 0x3f, protocol: PIODataOut, class: whileLocked | ext, length: pagesLength, run: (*Drive).writeLog},
+		{name: "WRITE LOG EXT", code: 0x3f, protocol: PIODataOut, class: whileLocked | remembers | ext, length: pagesLength, run: (*Drive).writeLog},
 		{name: "READ VERIFY SECTOR(S)", code: 0x40, protocol: NonData, class: medium | lba28, run: (*Drive).readVerify},
 		{name: "READ VERIFY SECTOR(S) EXT", code: 0x42, protocol: NonData, class: medium | ext, run: (*Drive).readVerify},
 		{name: "WRITE UNCORRECTABLE EXT", code: 0x45, protocol: NonData, class: medium | ext, run: (*Drive).writeUncorrectable},
 		{name: "READ LOG DMA EXT", code: readLogDMAExt, protocol: DMADataIn, class: always | ext, length: pagesLength, run: (*Drive).readLog},
-		{name: "WRITE LOG DMA EXT", code: 0x57, protocol: DMADataOut, class: whileLocked | ext, length: pagesLength, run: (*Drive).writeLog},
+		{name: "WRITE LOG DMA EXT", code: 0x57, protocol: DMADataOut, class: whileLocked | remembers | ext, length: pagesLength, run: (*Drive).writeLog},
 		{name: "TRUSTED RECEIVE", code: 0x5c, protocol: PIODataIn, class: whileLocked, length: trustedLength, run: (*Drive).trustedReceive},
 		{name: "TRUSTED RECEIVE DMA", code: 0x5d, protocol: DMADataIn, class: whileLocked, length: trustedLength, run: (*Drive).trustedReceive},
 		{name: "READ FPDMA QUEUED", code: 0x60, protocol: FPDMADataIn, class: medium | ext, length: blocksLength, run: (*Drive).readQueued, when: queues},
 		{name: "WRITE FPDMA QUEUED", code: 0x61, protocol: FPDMADataOut, class: medium | ext, length: blocksLength, run: (*Drive).writeQueued, when: queues},
 		{name: "SEND FPDMA QUEUED", code: 0x64, protocol: FPDMADataOut, class: medium | ext, length: sendLength, run: (*Drive).sendQueued, when: queuesTrim},
 		{name: "RECEIVE FPDMA QUEUED", code: 0x65, protocol: FPDMADataIn, class: ext, length: receiveLength, run: (*Drive).receiveQueued, when: queues},
-		{name: "ACCESSIBLE MAX ADDRESS CONFIGURATION", code: 0x78, protocol: NonData, class: ext, run: (*Drive).configureMaxAddress},
+		{name: "ACCESSIBLE MAX ADDRESS CONFIGURATION", code: 0x78, protocol: NonData, class: ext | remembers, run: (*Drive).configureMaxAddress},
 		{name: "EXECUTE DEVICE DIAGNOSTIC", code: 0x90, protocol: Diagnostic, class: always, run: (*Drive).diagnostic},
-		{name: "SMART", code: 0xb0, protocol: NonData, class: whileLocked, run: (*Drive).smart},
-		{name: "SANITIZE DEVICE", code: 0xb4, protocol: NonData, class: whileSanitized | ext, run: (*Drive).sanitize},
+		{name: "SMART", code: 0xb0, protocol: NonData, class: whileLocked | remembers, run: (*Drive).smart},
+		{name: "SANITIZE DEVICE", code: 0xb4, protocol: NonData, class: whileSanitized | remembers | ext, run: (*Drive).sanitize},
 		{name: "READ MULTIPLE", code: 0xc4, protocol: PIODataIn, class: medium | lba28, length: blocksLength, run: (*Drive).readMultiple},
 		{name: "WRITE MULTIPLE", code: 0xc5, protocol: PIODataOut, class: medium | lba28, length: blocksLength, run: (*Drive).writeMultiple},
 		{name: "SET MULTIPLE MODE", code: 0xc6, protocol: NonData, class: whileLocked, run: (*Drive).setMultiple},
@@ -113,12 +116,12 @@ func commands() []command {
 		{name: "WRITE BUFFER DMA", code: 0xeb, protocol: DMADataOut, class: whileLocked, length: oneBlock, run: (*Drive).writeBuffer},
 		{name: "IDENTIFY DEVICE", code: 0xec, protocol: PIODataIn, class: always, length: oneBlock, run: (*Drive).identify},
 		{name: "SET FEATURES", code: 0xef, protocol: NonData, class: whileLocked, run: (*Drive).setFeatures},
-		{name: "SECURITY SET PASSWORD", code: 0xf1, protocol: PIODataOut, length: oneBlock, run: (*Drive).securitySetPassword},
+		{name: "SECURITY SET PASSWORD", code: 0xf1, protocol: PIODataOut, class: remembers, length: oneBlock, run: (*Drive).securitySetPassword},
 		{name: "SECURITY UNLOCK", code: 0xf2, protocol: PIODataOut, class: whileLocked, length: oneBlock, run: (*Drive).securityUnlock},
 		{name: "SECURITY ERASE PREPARE", code: securityErasePrepare, protocol: NonData, class: whileLocked, run: (*Drive).securityPrepare},
-		{name: "SECURITY ERASE UNIT", code: securityEraseUnit, protocol: PIODataOut, class: whileLocked | medium, length: oneBlock, run: (*Drive).securityErase},
+		{name: "SECURITY ERASE UNIT", code: securityEraseUnit, protocol: PIODataOut, class: whileLocked | remembers | medium, length: oneBlock, run: (*Drive).securityErase},
 		{name: "SECURITY FREEZE LOCK", code: 0xf5, protocol: NonData, run: (*Drive).securityFreeze},
-		{name: "SECURITY DISABLE PASSWORD", code: 0xf6, protocol: PIODataOut, length: oneBlock, run: (*Drive).securityDisable},
+		{name: "SECURITY DISABLE PASSWORD", code: 0xf6, protocol: PIODataOut, class: remembers, length: oneBlock, run: (*Drive).securityDisable},
 	}
 }
 
@@ -132,7 +135,7 @@ func smartCommands() map[byte]*command {
 		smartWriteLog:       {protocol: PIODataOut, length: smartPages},
 	}
 	for _, c := range list {
-		c.name, c.code, c.class, c.run = "SMART", 0xb0, whileLocked, (*Drive).smart
+		c.name, c.code, c.class, c.run = "SMART", 0xb0, whileLocked|remembers, (*Drive).smart
 	}
 	return list
 }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// counters are what logs and SMART tell of. They outlive a power cycle, as long as the
-// drive does.
+// counters are what logs and SMART tell of. They outlive a power cycle.
 type counters struct {
 	powerCycles, starts, stops           atomic.Uint64
 	reads, blocksRead                    atomic.Uint64
@@ -20,6 +19,14 @@ type counters struct {
 	errors  errorRing
 	history [historyLength]record // the last commands
 	came    uint64                // how many there were
+}
+
+// lasting are those that outlive a restart. New ones come last.
+func (c *counters) lasting() []*atomic.Uint64 {
+	return []*atomic.Uint64{
+		&c.powerCycles, &c.starts, &c.stops, &c.reads, &c.blocksRead, &c.writes, &c.blocksWritten, &c.blocksTrimmed,
+		&c.uncorrectable, &c.aborted, &c.resets[SoftReset], &c.resets[HardReset], &c.interrupting,
+	}
 }
 
 // historyLength is how many commands the error logs show with each error.

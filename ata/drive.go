@@ -61,6 +61,10 @@ type Options struct {
 	// SelfTestTime is how long an extended self-test takes at the least; a short one
 	// takes a tenth of it.
 	SelfTestTime time.Duration
+
+	// Memory is where the drive keeps what has to outlive a restart: passwords, the
+	// accessible max address, what is counted, and logs. nil is nowhere.
+	Memory lun.Memory
 }
 
 // Drive is an ATA device over a [store.Store], which is its medium.
@@ -83,6 +87,8 @@ type Drive struct {
 	count   counters
 	closing chan struct{}
 	work    sync.WaitGroup // what goes on in the background
+
+	saving sync.Mutex // held over Memory's calls; before mu
 
 	mu       sync.Mutex
 	quiet    sync.Cond // a task has ended; mu
@@ -137,7 +143,14 @@ func New(s store.Store, o Options) (*Drive, error) {
 		}
 	}
 	d.smartData = smartCommands()
+	d.settings.smart, d.security.identifier = true, usualIdentifier
+	if err := d.recall(); err != nil {
+		return nil, fmt.Errorf("ata: %w", err)
+	}
 	d.powerOn()
+	if d.sanitized.state == sanitizeRunning {
+		d.startSanitize()
+	}
 	return d, nil
 }
 
@@ -230,7 +243,11 @@ func (d *Drive) Close() error {
 	}
 	d.mu.Unlock()
 	d.work.Wait()
-	return errors.Join(d.store.Sync(), d.store.Close())
+	var err error
+	if f := d.save(); f.failed() {
+		err = errors.New("ata: the state can't be saved")
+	}
+	return errors.Join(err, d.store.Sync(), d.store.Close())
 }
 
 // Blocking tells whether a task may sleep, on the store or because the drive takes
@@ -387,6 +404,9 @@ func (d *Drive) perform(t *Task) {
 	if ready, ok := d.begin(t); ok {
 		if d.waitUntil(ready, t.down) {
 			f = t.command.run(d, t)
+			if t.command.class&remembers != 0 && !f.failed() {
+				f = d.save()
+			}
 		} else {
 			f = broken
 		}

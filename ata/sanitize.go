@@ -32,6 +32,8 @@ const (
 type sanitized struct {
 	state      sanitizeStateCode
 	antifreeze bool
+	erase      bool      // BLOCK ERASE
+	pattern    uint32    // of OVERWRITE, the last pass
 	mayFail    bool      // FAILURE MODE: SANITIZE STATUS EXT may end a failure
 	done       bool      // the last operation ended without an error
 	began      time.Time // the operation
@@ -186,18 +188,29 @@ func (d *Drive) beginSanitize(t *Task) failure {
 			pattern = ^pattern
 		}
 	}
-	erase := t.Feature == sanitizeBlockErase
-	s.state, s.mayFail, s.done, s.began, s.doneBytes = sanitizeRunning, failureMode, false, time.Now(), 0
+	s.erase, s.pattern, s.mayFail = t.Feature == sanitizeBlockErase, pattern, failureMode
+	d.startSanitize()
+	return failure{}
+}
+
+// startSanitize begins the operation in the background. mu is held, or the drive isn't in use
+// yet.
+func (d *Drive) startSanitize() {
+	s := &d.sanitized
+	s.state, s.done, s.began, s.doneBytes = sanitizeRunning, false, time.Now(), 0
+	pattern, erase := s.pattern, s.erase
 	d.work.Go(func() {
 		ok := d.eraseAll(pattern, erase, nil)
 		d.mu.Lock()
-		defer d.mu.Unlock()
-		s.done, s.state = ok, sanitizeIdle
-		if !ok {
+		switch {
+		case ok:
+			s.done, s.state = true, sanitizeIdle
+		case !d.closed: // else it begins again when the drive does
 			s.state = sanitizeFailed
 		}
+		d.mu.Unlock()
+		d.save() // if that fails, it is done again after a restart
 	})
-	return failure{}
 }
 
 // erasePiece is how much is erased between two looks at whether to end, in bytes.

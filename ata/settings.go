@@ -26,11 +26,7 @@ func (d *Drive) usualSettings() settings {
 
 // powerOn is how the drive is when power comes.
 func (d *Drive) powerOn() {
-	if d.count.powerCycles.Add(1) == 1 {
-		d.settings.smart = true
-		d.security.identifier = usualIdentifier
-		d.sanitized.state = sanitizeIdle
-	}
+	d.count.powerCycles.Add(1)
 	d.settings = d.usualSettings()
 	d.accessible.frozen, d.accessible.set = false, false
 	d.security.powerOn()

@@ -3,7 +3,10 @@ package ata_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,6 +182,77 @@ func TestSMART(t *testing.T) {
 		h.good(smart(0xd8, 0, 0), nil)
 		h.good(smart(0xda, 0, 0), nil)
 	})
+}
+
+// memory is a lun.Memory.
+type memory struct {
+	b      []byte
+	broken error
+}
+
+func (m *memory) Load() ([]byte, error) { return m.b, nil }
+
+func (m *memory) Save(b []byte) error {
+	if m.broken == nil {
+		m.b = bytes.Clone(b)
+	}
+	return m.broken
+}
+
+// TestMemory starts a drive again, after it was closed and as it was before.
+func TestMemory(t *testing.T) {
+	m := &memory{}
+	o := ata.Options{Memory: m, Trim: true}
+	h := newHost(t, 1<<20, o)
+	h.good(ata.Taskfile{Command: 0x78, Feature: 1, LBA: 1999}, nil)
+	h.good(cmd28(0xca, 0, 4), make([]byte, 2048))
+	write := readLog(0x91, 3, 1)
+	write.Command = 0x3f
+	h.good(write, pattern(512, 7))
+	h.good(smart(0xd4, 0x81, 0), nil)
+	h.good(ata.Taskfile{Command: 0xf1}, password(0, "me"))
+	h.good(ata.Taskfile{Command: 0xf1}, password(1, "boss"))
+	h.good(smart(0xd9, 0, 0), nil)
+	killed := bytes.Clone(m.b)
+	h.drive.Close()
+	for _, b := range [][]byte{killed, m.b} {
+		m.b = b
+		h := newHost(t, 1<<20, o)
+		if w := h.identify(); w[128]&7 != 7 || w[100] != 2000 || w[85]&1 != 0 {
+			t.Errorf("words 128, 100 and 85: %#x, %d, %#x", w[128], w[100], w[85])
+		}
+		h.same("host's log", h.log(0x91, 3, 1), pattern(512, 7))
+		h.good(ata.Taskfile{Command: 0xf2}, password(1, "boss"))
+		h.good(smart(0xd8, 0, 0), nil)
+		if log := h.good(smart(0xd5, 6, 1), nil); log[508] != 1 || log[2] != 0x81 {
+			t.Errorf("self-tests %x", log[:26])
+		}
+		general := h.log(4, 1, 1)
+		if general[8] < 2 || general[24] != 4 {
+			t.Errorf("%d power-on resets, %d sectors written", general[8], general[24])
+		}
+		m.broken = errors.New("no room")
+		if r := h.fails(ata.Taskfile{Command: 0xf6}, password(0, "me"), 0); r.Answer.Status&ata.StatusDF == 0 {
+			t.Errorf("status %#x", r.Answer.Status)
+		}
+		m.broken = nil
+		h.drive.Close()
+	}
+	// Another medium has another size, and a sanitize that hadn't ended begins again.
+	m.b = []byte(`{"format":1,"identifier":1,"blocks":2048,"accessible":2000,"sanitize":{"pattern":3}}`)
+	h = newHost(t, 2<<20, o)
+	for h.ok(ata.Taskfile{Command: 0xb4}, nil).Answer.Count != 0x8000 {
+		runtime.Gosched()
+	}
+	if b := h.good(cmd28(0xc8, 4095, 1), nil); b[0] != 3 || b[1] != 0 {
+		t.Errorf("after the sanitize: %x", b[:4])
+	}
+	for _, bad := range []string{"{", `{"format":2}`, `{"format":1,"user":"AA=="}`} {
+		m.b = []byte(bad)
+		if _, err := ata.New(mustMem(t, 1<<20), o); err == nil || !strings.Contains(err.Error(), "saved state") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
 }
 
 func password(control uint16, p string) []byte {

@@ -8,6 +8,7 @@ import (
 
 	"lunlab/ata"
 	"lunlab/ata/sat"
+	"lunlab/lun"
 	"lunlab/lun/store"
 )
 
@@ -24,7 +25,7 @@ type ATA struct {
 // notATA are the keys of a LUN that an ATA drive has no use for.
 var notATA = []string{
 	"vendor", "product", "revision", "eui", "unmap_by", "lbprz", "soft_threshold", "protection", "read_only",
-	"removable", "streams", "zones", "alua", "state", "max_transfer", "short_commands",
+	"removable", "streams", "zones", "alua", "max_transfer", "short_commands",
 }
 
 func (l *loader) ata(n ast.Node) *ATA {
@@ -70,6 +71,9 @@ func (u *LUN) openATA(s store.Store) (*sat.Unit, error) {
 		Model: u.ATA.Model, Firmware: u.ATA.Firmware, Serial: u.Serial, QueueDepth: u.ATA.QueueDepth,
 		Trim: u.Thin, WriteThrough: u.WriteThrough, RotationRate: u.RotationRate, FormFactor: u.FormFactor,
 		SpinUp: u.ATA.SpinUp, EraseTime: u.EraseTime, SelfTestTime: u.ATA.SelfTestTime,
+	}
+	if u.State != "" {
+		o.Memory = lun.StateFile(u.State)
 	}
 	if len(u.NAA) == 8 {
 		o.WWN = binary.BigEndian.Uint64(u.NAA)
