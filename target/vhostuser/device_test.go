@@ -101,10 +101,16 @@ func commands(t *testing.T, q *queue) {
 	}
 }
 
-// TestQueues runs commands over several virtqueues at once, with all attributes.
+// TestQueues runs commands over several virtqueues at once, with all attributes:
+// where they are taken, and by goroutines of their own.
 func TestQueues(t *testing.T) {
+	t.Run("inline", func(t *testing.T) { queues(t, memoryDisk(t, 4<<20, lun.DiskOptions{})) })
+	t.Run("apart", func(t *testing.T) { queues(t, target.NewMeter(memoryDisk(t, 4<<20, lun.DiskOptions{}))) })
+}
+
+func queues(t *testing.T, u lun.Unit) {
 	const queues, each = 4, 300
-	path, _ := serve(t, vhostuser.Options{Target: targetOf(t, memoryDisk(t, 4<<20, lun.DiskOptions{})), Queues: queues})
+	path, _ := serve(t, vhostuser.Options{Target: targetOf(t, u), Queues: queues})
 	f := dial(t, path, version1|protocol|eventIdx|indirect, true)
 	f.queue(0, 16).f.queue(1, 16)
 	var qs []*queue

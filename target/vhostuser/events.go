@@ -112,6 +112,9 @@ func (q *events) deliver(r *ring, n uint16) (done uint16, err error) {
 		if err := t.guarded(t.deliverIt); err != nil {
 			return done, err
 		}
+		if t.err != nil {
+			return done, t.err
+		}
 	}
 	r.signal()
 	return done, nil

@@ -302,7 +302,10 @@ func (r *ring) take(head uint16) error {
 	if err != nil {
 		return err
 	}
-	return t.guarded(t.startIt)
+	if err := t.guarded(t.startIt); err != nil {
+		return err
+	}
+	return t.err
 }
 
 // book makes a task of the request at head.

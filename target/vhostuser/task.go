@@ -21,7 +21,7 @@ type task struct {
 	head     uint16
 	features uint64
 	over     bool  // it was given back; changes under ring.mu
-	err      error // why it can't be started
+	err      error // why it can't be started; only for who takes requests
 
 	mem   *memory // held
 	chain chain
@@ -49,17 +49,16 @@ func newTask(r *ring) *task {
 	return t
 }
 
-// guarded calls f, which is one of the task's. It returns what is wrong with the
-// request, or that its memory is gone; then it has no answer.
+// guarded calls f, which is one of the task's. It returns an error if the request's
+// memory is gone; then it has no answer. Else the task may be another request's by
+// now.
 func (t *task) guarded(f func()) error {
-	if err := shared.GuardFault(f); err != nil {
-		if !t.over {
-			t.release()
-			t.drop()
-		}
-		return err
+	err := shared.GuardFault(f)
+	if err != nil && !t.over {
+		t.release()
+		t.drop()
 	}
-	return t.err
+	return err
 }
 
 // keepBuffer is the most that a task keeps of the memory it copied to.
@@ -147,14 +146,14 @@ func (t *task) begin() {
 		t.execute()
 		return
 	}
-	s.work.Add(1)
+	s.begin()
 	go t.run()
 }
 
 // background executes the command on a goroutine of its own.
 func (t *task) background() {
 	r := t.ring
-	defer r.s.work.Done()
+	defer r.s.end()
 	if err := t.guarded(t.executeIt); err != nil {
 		r.fail(err)
 	}
@@ -212,7 +211,7 @@ func (t *task) TaskDeferred(*target.Task) { t.Inline, t.shared = false, true }
 
 // TaskReady implements [target.Owner].
 func (t *task) TaskReady(*target.Task) {
-	t.ring.s.work.Add(1)
+	t.ring.s.begin()
 	go t.run()
 }
 
