@@ -20,12 +20,16 @@ type Meter struct {
 	most     atomic.Int64
 	done     atomic.Uint64
 
-	mu   sync.Mutex
-	gate atomic.Pointer[chan struct{}] // what commands wait for while held
+	clock lun.Clock
+	mu    sync.Mutex
+	gate  atomic.Pointer[chan struct{}] // what commands wait for while held
 }
 
 // NewMeter puts a meter in front of a unit.
-func NewMeter(u lun.Unit) *Meter { return &Meter{Unit: u} }
+func NewMeter(u lun.Unit) *Meter { return NewMeterAt(u, lun.RealTime) }
+
+// NewMeterAt is [NewMeter] for a unit whose commands are held up in another time.
+func NewMeterAt(u lun.Unit, c lun.Clock) *Meter { return &Meter{Unit: u, clock: c} }
 
 // Unwrap returns the unit behind the meter.
 func (m *Meter) Unwrap() lun.Unit { return m.Unit }
@@ -40,10 +44,7 @@ func (m *Meter) Execute(c *lun.Command) {
 	for most := m.most.Load(); n > most && !m.most.CompareAndSwap(most, n); most = m.most.Load() {
 	}
 	if gate := m.gate.Load(); gate != nil {
-		select {
-		case <-*gate:
-		case <-c.Cancel:
-		}
+		m.clock.Wait(-1, *gate, c.Cancel)
 	}
 	m.Unit.Execute(c)
 	m.inFlight.Add(-1)

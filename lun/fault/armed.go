@@ -15,6 +15,7 @@ import (
 // armed is a rule that is in force, with its counts.
 type armed struct {
 	*Rule
+	clock lun.Clock
 	id    uint64
 	since time.Time
 	gone  chan struct{} // closed when the rule is removed
@@ -29,8 +30,8 @@ type armed struct {
 	random *rand.Rand
 }
 
-func arm(id uint64, r *Rule) *armed {
-	a := &armed{Rule: r, id: id, since: time.Now(), gone: make(chan struct{}), random: rand.New(rand.NewPCG(r.Seed, 0))}
+func arm(id uint64, r *Rule, clock lun.Clock) *armed {
+	a := &armed{Rule: r, clock: clock, id: id, since: clock.Now(), gone: make(chan struct{}), random: rand.New(rand.NewPCG(r.Seed, 0))}
 	if r.Act == MediumError {
 		a.bad = newBadBlocks(*r.Blocks)
 	}
@@ -50,7 +51,7 @@ func (a *armed) left() time.Duration {
 	if a.After == 0 && a.For == 0 {
 		return -1
 	}
-	t := time.Since(a.since) - a.After
+	t := a.clock.Now().Sub(a.since) - a.After
 	switch {
 	case t < 0:
 		return 0
@@ -153,18 +154,11 @@ func (a *armed) delay() time.Duration {
 func (a *armed) wait(c *lun.Command, d time.Duration, until <-chan struct{}) bool {
 	a.held.Add(1)
 	defer a.held.Add(-1)
-	var over <-chan time.Time
-	if d >= 0 {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		over = t.C
-	}
+	a.clock.Wait(d, until, c.Cancel)
 	select {
-	case <-over:
-		return true
-	case <-until:
-		return true
 	case <-c.Cancel:
 		return false
+	default:
+		return true
 	}
 }

@@ -17,7 +17,8 @@ import (
 // transport gave it, and no more: a goroutine, of which there are as many as
 // commands can be in flight, and at the most a timer. It ends when it is aborted.
 type Unit struct {
-	unit lun.Unit
+	unit  lun.Unit
+	clock lun.Clock
 
 	// rules is replaced as a whole, so that commands look at it without a lock. It is
 	// nil if there are none.
@@ -38,7 +39,10 @@ type ruleSet struct {
 }
 
 // New puts a unit in front of another, without rules.
-func New(u lun.Unit) *Unit { return &Unit{unit: u} }
+func New(u lun.Unit) *Unit { return NewAt(u, lun.RealTime) }
+
+// NewAt is [New] with rules that have another time.
+func NewAt(u lun.Unit, c lun.Clock) *Unit { return &Unit{unit: u, clock: c} }
 
 // MaxRules is how many rules a unit can have.
 const MaxRules = 1024
@@ -69,7 +73,7 @@ func (u *Unit) Add(r *Rule) (id uint64, err error) {
 		return 0, ErrTooMany
 	}
 	u.lastID++
-	u.setLocked(append(slices.Clone(list), arm(u.lastID, r)))
+	u.setLocked(append(slices.Clone(list), arm(u.lastID, r, u.clock)))
 	return u.lastID, nil
 }
 

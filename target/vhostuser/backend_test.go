@@ -5,12 +5,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"lunlab/lun"
+	"lunlab/target"
 	"lunlab/target/vhostuser"
 )
 
@@ -19,6 +21,13 @@ const (
 	backendReq  = 1 << 5
 	inBandCalls = 1 << 14
 )
+
+// stillClock counts who is at work.
+type stillClock struct{ sync.WaitGroup }
+
+func (c *stillClock) Begin()  { c.Add(1) }
+func (c *stillClock) End()    { c.Done() }
+func (c *stillClock) Settle() { c.Wait() }
 
 // channel gives the back end a channel and returns the front end's side.
 func (f *frontEnd) channel(kind int) net.Conn {
@@ -72,7 +81,7 @@ var taken = []byte{4, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 // TestInBand has a driver that kicks by messages find all done that it made
 // available, and itself told, before its kick is acknowledged.
 func TestInBand(t *testing.T) {
-	path, _ := serve(t, vhostuser.Options{Target: targetOf(t, memoryDisk(t, 1<<20, lun.DiskOptions{})), InBand: true})
+	path, _ := serve(t, vhostuser.Options{Target: targetOf(t, target.NewMeter(memoryDisk(t, 1<<20, lun.DiskOptions{}))), Clock: new(stillClock)})
 	f := dial(t, path, version1|protocol, false)
 	f.must(16, u64(replyAck|backendReq|inBandCalls))
 	if f.acked(21, nil, f.memFD) {
@@ -121,7 +130,7 @@ func FuzzBackend(f *testing.F) {
 	f.Add([]byte{4, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{4, 0, 0, 0, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{4, 0})
-	path, _ := serve(f, vhostuser.Options{Target: targetOf(f, memoryDisk(f, 1<<20, lun.DiskOptions{})), InBand: true})
+	path, _ := serve(f, vhostuser.Options{Target: targetOf(f, memoryDisk(f, 1<<20, lun.DiskOptions{})), Clock: new(stillClock)})
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		g := dial(t, path, version1|protocol, false)
 		g.must(16, u64(replyAck|backendReq|inBandCalls))

@@ -45,7 +45,8 @@ func (t *task) control() {
 	switch le.Uint32(t.raw[:]) {
 	case controlTMF:
 		// Requests that are to be aborted may have to be waited for.
-		t.ring.s.work.Go(t.manage)
+		t.ring.s.begin()
+		go t.manage()
 	case controlANQuery, controlANSubscribe:
 		// No unit here tells of the events that may be asked for (those of MMC's
 		// GET EVENT STATUS NOTIFICATION): none is supported.
@@ -74,6 +75,7 @@ func (t *task) reply(b ...byte) {
 // manage carries out a task management function, and answers.
 func (t *task) manage() {
 	s, r := t.ring.s, t.ring
+	defer s.end()
 	// What the driver made available before is in the task set then.
 	for _, o := range s.requestRings() {
 		o.poll()

@@ -44,11 +44,20 @@ type Options struct {
 	// default 128. The target's own limit is what holds.
 	CmdPerLUN int
 
-	// InBand offers notifications as messages to the front end: User-Mode Linux in
-	// time that isn't real has to know that a kick was seen to and a call has come.
-	InBand bool
+	// Clock is told of what the device does, if the front end's time is not real and
+	// passes only when nobody is at work. Notifications are messages then, if the
+	// front end can have that: a kick is acknowledged when what it made available
+	// has been executed, or waits. nil: time is real.
+	Clock Clock
 
 	Log *slog.Logger // nil: none
+}
+
+// Clock is a time that stands still while somebody is at work.
+type Clock interface {
+	Begin()  // one more is at work
+	End()    // one less
+	Settle() // returns when nobody is
 }
 
 const (

@@ -45,7 +45,7 @@ const (
 	protocolConfig    = 1 << 9
 	protocolInflight  = 1 << 12
 	protocolReset     = 1 << 13
-	protocolInBand    = 1 << 14 // where [Options.InBand] has it
+	protocolInBand    = 1 << 14 // with [Options.Clock]
 	protocolMemSlots  = 1 << 15
 	protocolStatus    = 1 << 16
 	protocolSupported = protocolMQ | protocolReplyAck | protocolBackend | protocolConfig | protocolInflight |
@@ -148,7 +148,7 @@ func (s *session) handle(m *message) (reply []byte, fd int, err error) {
 
 // offered are the protocol features that the front end may have.
 func (s *session) offered() uint64 {
-	if s.dev.opts.InBand {
+	if s.dev.opts.Clock != nil {
 		return protocolSupported | protocolInBand
 	}
 	return protocolSupported
@@ -280,6 +280,21 @@ func (s *session) setConfig(m *message) error {
 		return errors.New("sense_size and cdb_size can't be changed")
 	}
 	return nil
+}
+
+// begin counts one more goroutine that executes something, end one less.
+func (s *session) begin() {
+	s.work.Add(1)
+	if c := s.dev.opts.Clock; c != nil {
+		c.Begin()
+	}
+}
+
+func (s *session) end() {
+	if c := s.dev.opts.Clock; c != nil {
+		c.End()
+	}
+	s.work.Done()
 }
 
 func (s *session) announce(n uint16, c Change) {

@@ -185,9 +185,9 @@ func (s *session) setVringFD(m *message) error {
 	return nil
 }
 
-// kickInBand handles a kick that is a message. What was available then, and can be
-// executed at once, is in the used ring when it returns. The first kick starts a
-// virtqueue that has no descriptor for them.
+// kickInBand handles a kick that is a message. When it returns, what was available
+// is in the used ring, or it waits for something. The first kick starts a virtqueue
+// that has no descriptor for them.
 func (s *session) kickInBand(m *message) error {
 	if s.protocol&protocolInBand == 0 {
 		return fmt.Errorf("%w: a kick as a message, which wasn't agreed on", errMessage)
@@ -208,6 +208,7 @@ func (s *session) kickInBand(m *message) error {
 		r.start(os.NewFile(uintptr(fd), "kick"))
 	}
 	r.poll()
+	s.dev.opts.Clock.Settle()
 	return nil
 }
 
