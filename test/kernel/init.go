@@ -100,8 +100,8 @@ func guestInit() error {
 
 // takeCPUs takes the CPUs in that the guest was booted without, if it is to.
 func takeCPUs() error {
-	line, err := os.ReadFile("/proc/cmdline")
-	if err != nil || !slices.Contains(strings.Fields(string(line)), allCPUs) {
+	args, err := commandLine()
+	if err != nil || !slices.Contains(args, allCPUs) {
 		return err
 	}
 	var errs []error
@@ -128,8 +128,24 @@ func mountAll(ms []struct{ fs, dir string }) error {
 	return errors.Join(errs...)
 }
 
-// openPort finds the virtio-serial port by its name and opens it.
+// commandLine is the kernel's, in words.
+func commandLine() ([]string, error) {
+	line, err := os.ReadFile("/proc/cmdline")
+	return strings.Fields(string(line)), err
+}
+
+// openPort opens the serial line that the kernel's command line names, or finds the
+// virtio-serial port by its name.
 func openPort(wait time.Duration) (*os.File, error) {
+	args, err := commandLine()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range args {
+		if tty, ok := strings.CutPrefix(a, portArg); ok {
+			return openRaw(tty)
+		}
+	}
 	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 		for _, n := range names {
@@ -146,6 +162,24 @@ func openPort(wait time.Duration) (*os.File, error) {
 	}
 }
 
+// openRaw opens a serial line that is to carry bytes as they are.
+func openRaw(tty string) (*os.File, error) {
+	f, err := os.OpenFile(tty, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	t, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", tty, err)
+	}
+	t.Iflag, t.Oflag, t.Lflag = 0, 0, 0
+	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t); err != nil {
+		return nil, fmt.Errorf("%s: %w", tty, err)
+	}
+	return f, nil
+}
+
 // serve does what the host asks for until the host is gone.
 func serve(port io.ReadWriter, g Guest) error {
 	out := &messageWriter{w: port}
@@ -153,6 +187,7 @@ func serve(port io.ReadWriter, g Guest) error {
 		return err
 	}
 	d := json.NewDecoder(bufio.NewReader(port))
+	var input *os.File // of the command that runs
 	for {
 		var m hostMessage
 		if err := d.Decode(&m); err != nil {
@@ -161,9 +196,25 @@ func serve(port io.ReadWriter, g Guest) error {
 		switch {
 		case m.PowerOff:
 			powerOff()
+		case m.Input != nil:
+			if input != nil {
+				input.Write(m.Input) // nobody reads it: it has exited
+			}
 		case m.Run != nil:
+			if input != nil {
+				input.Close()
+				input = nil
+			}
+			var stdin *os.File
+			if m.Run.Talks {
+				r, w, err := os.Pipe()
+				if err != nil {
+					return err
+				}
+				stdin, input = r, w
+			}
 			go func() { // ends with the guest
-				e := run(*m.Run, out)
+				e := run(*m.Run, stdin, out)
 				out.send(guestMessage{Exit: &e})
 			}()
 		}
@@ -171,12 +222,18 @@ func serve(port io.ReadWriter, g Guest) error {
 }
 
 // run runs one command to its end.
-func run(r runRequest, out *messageWriter) exitStatus {
+func run(r runRequest, stdin *os.File, out *messageWriter) exitStatus {
+	if stdin != nil {
+		defer stdin.Close()
+	}
 	if len(r.Argv) == 0 {
 		return exitStatus{Error: "no command"}
 	}
 	cmd := exec.Command(r.Argv[0], r.Argv[1:]...)
 	cmd.Env = append(os.Environ(), r.Env...)
+	if stdin != nil { // else it is a nil of *os.File, and no nil
+		cmd.Stdin = stdin
+	}
 	cmd.Stdout = writerFunc(func(b []byte) error { return out.send(guestMessage{Stdout: b}) })
 	cmd.Stderr = writerFunc(func(b []byte) error { return out.send(guestMessage{Stderr: b}) })
 	cmd.WaitDelay = 2 * time.Second // for what it left running with its output open

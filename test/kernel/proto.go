@@ -11,17 +11,24 @@ import (
 // lines: a hostMessage one way, a guestMessage the other, one field set in each.
 const portName = "org.lunlab.0"
 
+// portArg on the kernel's command line names a serial line to use in its stead.
+const portArg = "lunlab.port="
+
 // maxMessage bounds a line: what a command writes at once comes in one, as base64.
 const maxMessage = 1 << 20
 
 type hostMessage struct {
 	Run      *runRequest `json:"run,omitempty"`
+	Input    []byte      `json:"input,omitempty"` // for the command that runs, if it takes any
 	PowerOff bool        `json:"power_off,omitempty"`
 }
 
 type runRequest struct {
 	Argv []string `json:"argv"`
 	Env  []string `json:"env,omitempty"`
+
+	// Talks says that the command takes input; else it has none.
+	Talks bool `json:"talks,omitempty"`
 }
 
 type guestMessage struct {

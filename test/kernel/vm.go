@@ -1,6 +1,6 @@
-// Package kernel boots a Linux kernel in QEMU with the running program as its
-// init, and runs commands in it. KVM is used where a guest really starts under
-// it, TCG elsewhere.
+// Package kernel boots a Linux kernel with the running program as its init, and
+// runs commands in it: in QEMU, with KVM where a guest really starts under it and
+// TCG elsewhere, or as a program if it is User-Mode Linux.
 package kernel
 
 import (
@@ -24,7 +24,8 @@ import (
 
 // Config says what to boot and with what.
 type Config struct {
-	// Kernel is a bzImage or any file that QEMU's -kernel takes.
+	// Kernel is a bzImage or any file that QEMU's -kernel takes, or a kernel of
+	// User-Mode Linux; see [IsUML].
 	Kernel string
 
 	// Modules is a folder with the kernel's modules, "" if it has none.
@@ -42,9 +43,16 @@ type Config struct {
 	// running one.
 	Init string
 
-	Accel  string // "auto" (the default), "kvm" or "tcg"
-	SMP    int    // CPUs, by default 2
+	Accel  string // "auto" (the default), "kvm" or "tcg"; UML has none
+	SMP    int    // CPUs, by default 2; UML has one
 	Memory int    // MiB, by default 1,024
+
+	// SCSI are virtio-scsi devices that somebody else serves.
+	SCSI []SCSIDevice
+
+	// Clock, if it isn't nil, is the time of the guest, which has to be User-Mode
+	// Linux. It ends with the guest.
+	Clock *Clock
 
 	// Append is added to the kernel's command line, QEMUArgs to QEMU's.
 	Append   string
@@ -68,6 +76,18 @@ type Config struct {
 	Logf func(format string, args ...any)
 }
 
+// SCSIDevice is a virtio-scsi device whose back end, as vhost-user has it, listens
+// on a unix socket. QEMU gives the driver these limits; UML's driver has the back
+// end's, and a QueueSize of 256.
+type SCSIDevice struct {
+	Socket    string
+	Queues    int // for requests
+	QueueSize int // can_queue to the driver
+	CmdPerLUN int
+}
+
+const virtioSCSI = 8 // the device's number in virtio
+
 var kvmDevice = "/dev/kvm" // tests have another
 
 // guestDrivers is what the guest's side of our QEMU devices needs.
@@ -79,7 +99,7 @@ type GuestError struct {
 	Late       bool // its time to boot was over
 	Complaints []Complaint
 	Console    []string // the last lines
-	QEMU       string   // what QEMU itself printed
+	QEMU       string   // what QEMU itself printed, apart from the guest
 }
 
 func (e *GuestError) Error() string {
@@ -103,19 +123,21 @@ func (e *GuestError) Error() string {
 // VM is a running guest. One command runs in it at a time; its methods are not
 // for concurrent use, but for [VM.Complaints].
 type VM struct {
-	// Guest is what the guest said when it was up; Accel is "kvm" or "tcg".
+	// Guest is what the guest said when it was up; Accel is "kvm", "tcg" or [UML].
 	Guest Guest
 	Accel string
 
 	cmd     *exec.Cmd
 	silence time.Duration
 	dir     string // of the initramfs and the socket
+	clock   *Clock // nil in real time
 	conn    net.Conn
+	port    *clockedPort // conn, nil in real time
 	out     messageWriter
 	in      chan guestMessage
 	console console
 	stderr  tailBuffer
-	exited  chan struct{} // closed when QEMU has been waited for
+	exited  chan struct{} // closed when it has been waited for
 	readers sync.WaitGroup
 }
 
@@ -133,6 +155,9 @@ func Boot(ctx context.Context, cfg Config) (*VM, error) {
 	}
 	vm, err := boot(ctx, cfg, dir)
 	if err != nil {
+		if cfg.Clock != nil {
+			cfg.Clock.close()
+		}
 		os.RemoveAll(dir)
 		return nil, err
 	}
@@ -157,8 +182,8 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 		return vm, err
 	}
 	switch cfg.Accel {
-	case "kvm":
-		return try("kvm", cfg.BootTimeout)
+	case "kvm", UML:
+		return try(cfg.Accel, cfg.BootTimeout)
 	case "tcg":
 		return emulated()
 	}
@@ -178,12 +203,27 @@ func boot(ctx context.Context, cfg Config, dir string) (*VM, error) {
 }
 
 func (cfg *Config) defaults() error {
+	if cfg.Kernel == "" {
+		return errors.New("kernel: no kernel image named")
+	}
+	uml, err := IsUML(cfg.Kernel)
+	if err != nil {
+		return err
+	}
 	switch cfg.Accel {
 	case "":
 		cfg.Accel = "auto"
-	case "auto", "kvm", "tcg":
+	case "auto", "kvm", "tcg", UML:
 	default:
 		return fmt.Errorf("kernel: accelerator %q: must be auto, kvm or tcg", cfg.Accel)
+	}
+	if uml {
+		err = cfg.umlDefaults()
+	} else {
+		err = cfg.qemuDefaults()
+	}
+	if err != nil {
+		return err
 	}
 	if cfg.SMP == 0 {
 		cfg.SMP = 2
@@ -193,20 +233,6 @@ func (cfg *Config) defaults() error {
 	}
 	if cfg.SMP < 1 || cfg.SMP > 255 || cfg.Memory < 128 {
 		return fmt.Errorf("kernel: %d CPUs and %d MiB: need 1 to 255 CPUs and at least 128 MiB", cfg.SMP, cfg.Memory)
-	}
-	if cfg.QEMU == "" {
-		cfg.QEMU = "qemu-system-x86_64"
-	}
-	path, err := exec.LookPath(cfg.QEMU)
-	if err != nil {
-		return fmt.Errorf("kernel: no QEMU: %w; on Debian and Ubuntu: apt-get install qemu-system-x86", err)
-	}
-	cfg.QEMU = path
-	if cfg.Kernel == "" {
-		return errors.New("kernel: no kernel image named")
-	}
-	if _, err := os.Stat(cfg.Kernel); err != nil {
-		return fmt.Errorf("kernel: %w", err)
 	}
 	if cfg.Init == "" {
 		if cfg.Init, err = os.Executable(); err != nil {
@@ -219,6 +245,24 @@ func (cfg *Config) defaults() error {
 	if cfg.Logf == nil {
 		cfg.Logf = func(string, ...any) {}
 	}
+	return nil
+}
+
+func (cfg *Config) qemuDefaults() error {
+	if cfg.Accel == UML {
+		return fmt.Errorf("kernel: %s is no kernel of User-Mode Linux (ARCH=um)", cfg.Kernel)
+	}
+	if cfg.Clock != nil {
+		return fmt.Errorf("kernel: virtual time is User-Mode Linux's alone, and %s is none", cfg.Kernel)
+	}
+	if cfg.QEMU == "" {
+		cfg.QEMU = "qemu-system-x86_64"
+	}
+	path, err := exec.LookPath(cfg.QEMU)
+	if err != nil {
+		return fmt.Errorf("kernel: no QEMU: %w; on Debian and Ubuntu: apt-get install qemu-system-x86", err)
+	}
+	cfg.QEMU = path
 	return nil
 }
 
@@ -260,52 +304,87 @@ func (cfg *Config) qemuArgs(initrd, socket, accel string) []string {
 		cpu, acc = "host", "kvm"
 	}
 	// The time-outs of the kernel's own watchdogs assume a CPU of one's own.
-	append := "console=ttyS0 loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=120 "
+	line := "console=ttyS0 loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=120 "
 	if accel == "tcg" && !strings.Contains(cfg.Append, "maxcpus=") {
-		append += "maxcpus=1 " + allCPUs + " "
+		line += "maxcpus=1 " + allCPUs + " "
 	}
-	append += cfg.Append
+	line += cfg.Append
 	args := []string{
 		"-accel", acc, "-cpu", cpu, "-machine", "q35", "-smp", fmt.Sprint(cfg.SMP), "-m", fmt.Sprint(cfg.Memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", cfg.Kernel, "-initrd", initrd, "-append", append,
+		"-kernel", cfg.Kernel, "-initrd", initrd, "-append", line,
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=port,path=" + socket,
 		"-device", "virtserialport,chardev=port,name=" + portName,
 	}
+	if len(cfg.SCSI) > 0 { // whose back ends share the guest's memory
+		args = append(args, "-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", cfg.Memory), "-numa", "node,memdev=mem")
+	}
+	for i, d := range cfg.SCSI {
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=scsi%d,path=%s", i, d.Socket), "-device",
+			fmt.Sprintf("vhost-user-scsi-pci,chardev=scsi%d,num_queues=%d,virtqueue_size=%d,cmd_per_lun=%d,t10_pi=on", i, d.Queues, d.QueueSize, d.CmdPerLUN))
+	}
 	return slices.Concat(args, cfg.QEMUArgs)
 }
 
-func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout time.Duration) (*VM, error) {
+// machine is what a guest runs in, to be started.
+type machine struct {
+	cmd    *exec.Cmd
+	start  func() error
+	accept func() (net.Conn, error) // the host's end of the port, when the guest begins
+	close  func()                   // what is of no use once it has begun, or ended
+	apart  bool                     // the program's stderr isn't the guest's
+}
+
+func (cfg *Config) qemuMachine(ctx context.Context, dir, initrd, accel string, deadline time.Time) (*machine, error) {
 	socket := filepath.Join(dir, accel+".sock")
-	l, err := net.Listen("unix", socket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err == nil {
+		err = l.SetDeadline(deadline)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
-	defer l.Close()
+	cmd := exec.CommandContext(ctx, cfg.QEMU, cfg.qemuArgs(initrd, socket, accel)...)
+	return &machine{cmd: cmd, start: cmd.Start, accept: l.Accept, close: func() { l.Close() }, apart: true}, nil
+}
 
-	vm := &VM{Accel: accel, silence: cfg.Silence, dir: dir, in: make(chan guestMessage, 64), exited: make(chan struct{})}
+func (cfg *Config) machine(ctx context.Context, dir, initrd, accel string, deadline time.Time) (*machine, error) {
+	if accel == UML {
+		return cfg.umlMachine(ctx, dir, initrd)
+	}
+	return cfg.qemuMachine(ctx, dir, initrd, accel, deadline)
+}
+
+func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout time.Duration) (*VM, error) {
+	deadline := time.Now().Add(timeout)
+	m, err := cfg.machine(ctx, dir, initrd, accel, deadline)
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+
+	vm := &VM{Accel: accel, cmd: m.cmd, clock: cfg.Clock, silence: cfg.Silence, dir: dir, in: make(chan guestMessage, 64), exited: make(chan struct{})}
 	vm.console.log = cfg.Console
-	vm.cmd = exec.CommandContext(ctx, cfg.QEMU, cfg.qemuArgs(initrd, socket, accel)...)
-	vm.cmd.Stdout, vm.cmd.Stderr = &vm.console, &vm.stderr
+	vm.cmd.Stdout, vm.cmd.Stderr = &vm.console, &vm.console
+	if m.apart {
+		vm.cmd.Stderr = &vm.stderr
+	}
 	// A guest does not outlive the program that booted it, however that ends.
 	vm.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	vm.cmd.Cancel = vm.signal
 	vm.cmd.WaitDelay = 2 * time.Second
-	deadline := time.Now().Add(timeout)
-	if err := l.(*net.UnixListener).SetDeadline(deadline); err != nil {
-		return nil, fmt.Errorf("kernel: %w", err)
-	}
 	started := make(chan error)
 	go func() {
 		// Pdeathsig is for the thread that forks, so this one has to stay.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := vm.cmd.Start()
+		err := m.start()
 		started <- err
 		if err == nil {
 			vm.cmd.Wait()
-			l.Close() // ends an Accept that nobody will answer
+			vm.signal() // what it left of its group
+			m.close()   // ends an accept that nobody will answer
 		}
 		close(vm.exited)
 	}()
@@ -313,9 +392,9 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("kernel: %s: %w", cfg.QEMU, err)
+		return nil, fmt.Errorf("kernel: %s: %w", vm.cmd.Path, err)
 	}
-	if vm.conn, err = l.Accept(); err != nil {
+	if vm.conn, err = m.accept(); err != nil {
 		vm.kill()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -325,6 +404,14 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 		}
 		return nil, vm.failed("QEMU ended before the guest began")
 	}
+	m.close()
+	if vm.clock != nil {
+		if vm.port, err = newClockedPort(vm.conn.(*net.UnixConn), vm.clock); err != nil {
+			vm.kill()
+			return nil, fmt.Errorf("kernel: %w", err)
+		}
+		vm.conn = vm.port
+	}
 	vm.out.w = vm.conn
 	vm.readers.Go(vm.read)
 
@@ -333,6 +420,8 @@ func start(ctx context.Context, cfg Config, dir, initrd, accel string, timeout t
 	select {
 	case m, ok := <-vm.in:
 		if ok && m.Ready != nil {
+			vm.port.setTurn(false)
+			vm.port.seen()
 			vm.Guest = *m.Ready
 			for name, why := range vm.Guest.Modules {
 				cfg.Logf("module %s did not load in the guest: %s", name, why)
@@ -362,6 +451,7 @@ func (vm *VM) read() {
 		if json.Unmarshal(lines.Bytes(), &m) != nil {
 			return
 		}
+		vm.port.came()
 		vm.in <- m
 	}
 }
@@ -372,9 +462,24 @@ func (vm *VM) read() {
 // A guest that ends, panics or is silent for too long is a *[GuestError]. When ctx ends
 // first, the guest is ended too.
 func (vm *VM) Run(ctx context.Context, argv, env []string, stdout, stderr io.Writer) (int, error) {
-	if err := vm.out.send(hostMessage{Run: &runRequest{Argv: argv, Env: env}}); err != nil {
+	return vm.run(ctx, runRequest{Argv: argv, Env: env}, stdout, stderr)
+}
+
+// Talk is [VM.Run] for a command that reads what [VM.Input] is given.
+func (vm *VM) Talk(ctx context.Context, argv, env []string, stdout, stderr io.Writer) (int, error) {
+	return vm.run(ctx, runRequest{Argv: argv, Env: env, Talks: true}, stdout, stderr)
+}
+
+// Input gives input to the command of [VM.Talk], which has to read it before it
+// exits. It may be called by that one's stdout.
+func (vm *VM) Input(b []byte) error { return vm.out.send(hostMessage{Input: b}) }
+
+func (vm *VM) run(ctx context.Context, req runRequest, stdout, stderr io.Writer) (int, error) {
+	argv := req.Argv
+	if err := vm.out.send(hostMessage{Run: &req}); err != nil {
 		return 0, vm.failed("the guest is gone")
 	}
+	vm.port.setTurn(true)
 	var silent <-chan time.Time
 	for {
 		if vm.silence > 0 {
@@ -396,6 +501,12 @@ func (vm *VM) Run(ctx context.Context, argv, env []string, stdout, stderr io.Wri
 				stdout.Write(m.Stdout)
 			case m.Stderr != nil && stderr != nil:
 				stderr.Write(m.Stderr)
+			}
+			if m.Exit != nil {
+				vm.port.setTurn(false)
+			}
+			vm.port.seen()
+			switch {
 			case m.Exit != nil && m.Exit.Error != "":
 				return 0, fmt.Errorf("kernel: in the guest: %s", m.Exit.Error)
 			case m.Exit != nil:
@@ -421,6 +532,7 @@ func (vm *VM) Console(n int) []string { return vm.console.Tail(n) }
 // and removes what it needed on the host.
 func (vm *VM) Close() error {
 	if vm.out.send(hostMessage{PowerOff: true}) == nil {
+		vm.port.setTurn(true)
 		select {
 		case <-vm.exited:
 		case <-time.After(5 * time.Second):
@@ -430,13 +542,17 @@ func (vm *VM) Close() error {
 	return os.RemoveAll(vm.dir)
 }
 
-// signal kills QEMU, also one that a wrapper has started.
+// signal kills the guest: QEMU, also one that a wrapper has started, or all the
+// processes of UML.
 func (vm *VM) signal() error { return syscall.Kill(-vm.cmd.Process.Pid, syscall.SIGKILL) }
 
-// kill ends QEMU and waits for all that goes with it.
+// kill ends the guest and waits for all that goes with it.
 func (vm *VM) kill() {
 	vm.signal()
 	<-vm.exited
+	if vm.clock != nil {
+		vm.clock.close()
+	}
 	if vm.conn != nil {
 		vm.conn.Close()
 		go func() { // the reader may be at a send that nobody takes

@@ -101,12 +101,27 @@ func Named(t testing.TB, name string) kernel.Image {
 	return img
 }
 
+// UML returns the kernel of User-Mode Linux in the folder that LUNLAB_KERNELS
+// names: um/linux.
+func UML(t testing.TB) kernel.Image {
+	t.Helper()
+	img := kernel.Image{Kernel: filepath.Join(kernels(t), "um", "linux")}
+	if _, err := os.Stat(img.Kernel); err != nil {
+		need.Missing(t, "%v", err)
+	}
+	return img
+}
+
 // Boot boots a guest with lunlab as its init and ends it with the test. What
 // cfg leaves open is filled in; programs are host programs, such as "fio", that
 // go along with their libraries.
 func Boot(t testing.TB, img kernel.Image, cfg kernel.Config, programs ...string) *kernel.VM {
 	t.Helper()
-	need.Program(t, "qemu-system-x86_64", "qemu-system-x86")
+	if uml, err := kernel.IsUML(img.Kernel); err != nil {
+		t.Fatal(err)
+	} else if !uml {
+		need.Program(t, "qemu-system-x86_64", "qemu-system-x86")
+	}
 	cfg.Kernel, cfg.Modules, cfg.Logf = img.Kernel, img.Modules, t.Logf
 	if cfg.Init == "" {
 		cfg.Init = Lunlab(t)
@@ -161,14 +176,15 @@ func Run(t testing.TB, vm *kernel.VM, argv ...string) string {
 	return string(out)
 }
 
-// Guests returns the process ids of the QEMUs that have mark on their kernel's
-// command line.
+// Guests returns the process ids of the guests, QEMUs and all processes of UMLs, that
+// have mark on their kernel's command line.
 func Guests(mark string) []int {
 	var out []int
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil || !bytes.Contains(b, []byte(mark)) || !bytes.Contains(b, []byte("\x00-kernel\x00")) {
+		isGuest := bytes.Contains(b, []byte("\x00-kernel\x00")) || bytes.Contains(b, []byte("\x00ssl0=fd:"))
+		if err != nil || !bytes.Contains(b, []byte(mark)) || !isGuest {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
