@@ -16,6 +16,7 @@ type againstBaseline struct {
 	kernel, baseline kernel.Config
 	repeat           int
 	console          string
+	opts             scenario.Options
 }
 
 func (a *againstBaseline) run(ctx context.Context, ss []scenario.Scenario, out *reports, p *progress) error {
@@ -35,7 +36,7 @@ runs:
 			if s.name == "baseline" && console != "" {
 				console += ".baseline"
 			}
-			err = ktestGuest(ctx, s.cfg, console, p.logf, ss, report, func(e scenario.Event) {
+			err = ktestGuest(ctx, s.cfg, console, p.logf, ss, a.opts, report, func(e scenario.Event) {
 				p.event(e)
 				report.Take(e)
 			})

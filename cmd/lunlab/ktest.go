@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lunlab/queue"
 	"lunlab/test/kernel"
 	"lunlab/test/scenario"
 )
@@ -23,6 +24,8 @@ func ktestCommand() *cobra.Command {
 		jsonFile, junitFile string
 		htmlFile            string
 		patterns            []string
+		uml                 string
+		opts                scenario.Options
 		consoleFile         string
 		timeout             time.Duration
 		against             againstBaseline
@@ -36,7 +39,8 @@ limits, and report what the kernel did beside what its rules predict.
 
 Each configuration makes a host (tcm_loop with a memory LUN of ours behind TCMU;
 scsi_debug where the tags are to be host-wide; iscsi_tcp, the kernel's own
-initiator, on a target of ours), verifies written data, measures random reads,
+initiator, on a target of ours; virtio_scsi, whose LUN is served outside the
+guest), verifies written data, measures random reads,
 then holds completions back so that all the commands are in flight that the
 kernel lets be, lowers queue_depth to an eighth while fio runs, and raises it
 again. Commands in flight are counted twice: by the target that holds them, and
@@ -45,6 +49,12 @@ rules (see "lunlab rules") that fit what the kernel shows of itself.
 
 Other scenarios show more; --list --scenario '*' names them. Those of ata have
 disks that libata drives, on hosts that QEMU emulates, in guests of their own.
+
+A kernel of User-Mode Linux (--uml) has one CPU and virtqueues of 256. If it has
+no BTF there is no probe, and only what all rules agree on is predicted, or what
+the rules say that --rules names. With --virtual-time it and its disks have a time
+of their own, that goes to the next event as soon as nobody has anything to do: the
+scenarios are those of error handling then, which take an instant for minutes.
 
 Without --kernel, the distribution's kernel is downloaded once, unpacked into
 the cache and never installed. KVM is used where a guest starts under it.
@@ -67,6 +77,22 @@ baseline; 1 if something differs; 2 if it could not run.`,
 			ss, err := choose(patterns)
 			if err != nil {
 				return err
+			}
+			if uml != "" {
+				cfg.Kernel, cfg.Accel = uml, kernel.UML
+			}
+			if opts.VirtualTime {
+				if cfg.Kernel == "" {
+					return errors.New("--virtual-time is for a kernel of User-Mode Linux: name one with --uml")
+				}
+				if !cmd.Flags().Changed("scenario") {
+					ss = scenario.Virtual()
+				}
+			}
+			if opts.Rules != "" {
+				if _, err := queue.Lookup(opts.Rules); err != nil {
+					return fmt.Errorf("--rules: %w", err)
+				}
 			}
 			if ss, err = order.apply(cmd.Flags(), ss); err != nil {
 				return err
@@ -94,7 +120,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
 					return errors.New("--ktap and --junit are reports of one kernel; of two there is the table, --json and --html")
 				}
 				against.repeat = order.repeat
-				against.kernel, against.console = cfg, consoleFile
+				against.kernel, against.console, against.opts = cfg, consoleFile, opts
 				base := cfg
 				base.Kernel, base.Modules = against.baseline.Kernel, against.baseline.Modules
 				against.baseline = base
@@ -117,9 +143,9 @@ baseline; 1 if something differs; 2 if it could not run.`,
 				report.Take(e)
 			}
 			if here {
-				err = ktestHere(ctx, ss, take)
+				err = ktestHere(ctx, ss, opts, take)
 			} else {
-				err = ktestGuest(ctx, cfg, consoleFile, p.logf, ss, report, take)
+				err = ktestGuest(ctx, cfg, consoleFile, p.logf, ss, opts, report, take)
 			}
 			report.End(ss, err)
 			p.clear()
@@ -139,6 +165,9 @@ baseline; 1 if something differs; 2 if it could not run.`,
 	f.SortFlags = false
 	f.StringVar(&cfg.Kernel, "kernel", "", "kernel `image` to boot (bzImage); default: the distribution's")
 	f.StringVar(&cfg.Modules, "modules", "", "`folder` of its modules; default: modules beside the image, or /lib/modules/VERSION for vmlinuz-VERSION")
+	f.StringVar(&uml, "uml", "", "kernel of User-Mode Linux (ARCH=um) to boot, which takes no QEMU and half a second; --kernel takes one too")
+	f.BoolVar(&opts.VirtualTime, "virtual-time", false, "with User-Mode Linux: time passes only when nobody has anything to do, so that time-outs take no time and runs can be repeated exactly")
+	f.StringVar(&opts.Rules, "rules", "", "`name` of the rules (see lunlab rules) that a kernel has which doesn't show them: without BTF")
 	f.StringVar(&against.baseline.Kernel, "baseline", "", "run on this kernel `image` too, in turn, and print only what differs")
 	f.StringVar(&against.baseline.Modules, "baseline-modules", "", "`folder` of its modules, as for --modules")
 	f.BoolVar(&here, "here", false, "use the running kernel instead of a guest (root; tcm_loop, target_core_user, scsi_debug and iscsi_tcp)")
@@ -177,14 +206,14 @@ func choose(patterns []string) ([]scenario.Scenario, error) {
 	return out, nil
 }
 
-func ktestHere(ctx context.Context, ss []scenario.Scenario, take func(scenario.Event)) error {
+func ktestHere(ctx context.Context, ss []scenario.Scenario, opts scenario.Options, take func(scenario.Event)) error {
 	if no := scenario.Refusals(ss); len(no) > 0 {
 		return fmt.Errorf("can't run on this kernel:\n%w", errors.Join(no...))
 	}
-	return scenario.Run(ctx, ss, false, take)
+	return scenario.Run(ctx, ss, opts, take)
 }
 
-func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), ss []scenario.Scenario, report *scenario.Report, take func(scenario.Event)) error {
+func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), ss []scenario.Scenario, opts scenario.Options, report *scenario.Report, take func(scenario.Event)) error {
 	cache, err := kernel.CacheDir()
 	if err != nil {
 		return err
@@ -213,7 +242,7 @@ func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf
 		return err
 	}
 	cfg.Console, cfg.Logf = console, logf
-	report.Complaints, err = scenario.RunGuest(ctx, cfg, ss, take)
+	report.Complaints, err = scenario.RunGuest(ctx, cfg, ss, opts, take)
 	var cerr error
 	report.Console, cerr = ends(console, maxConsole)
 	if cerr = errors.Join(cerr, console.Chmod(0o644), console.Close(), os.Rename(console.Name(), consoleFile)); cerr != nil {
@@ -251,7 +280,7 @@ func ends(f *os.File, most int64) (string, error) {
 }
 
 // guestFlags are the flags that say what guest to boot.
-var guestFlags = []string{"kernel", "modules", "baseline", "baseline-modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
+var guestFlags = []string{"kernel", "uml", "virtual-time", "modules", "baseline", "baseline-modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
 
 // listScenarios prints the names, and what each of those shows that isn't a
 // configuration like others.
@@ -329,22 +358,26 @@ func to(f *os.File, write func(io.Writer) error) error {
 
 // agentCommand is the guest's side of ktest.
 func agentCommand() *cobra.Command {
-	return &cobra.Command{
+	var opts scenario.Options
+	c := &cobra.Command{
 		Use:    scenario.AgentCommand + " [NAME...]",
 		Short:  "Carry out scenarios and write events as JSON lines",
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w := cmd.OutOrStdout()
-			err := scenario.Agent(cmd.Context(), args, func(b []byte) error {
+			err := scenario.Agent(cmd.Context(), opts, args, func(b []byte) error {
 				_, err := w.Write(b)
 				return err
-			})
+			}, cmd.InOrStdin())
 			if errors.Is(err, scenario.ErrStuck) {
 				return exitStatus(scenario.ExitStuck)
 			}
 			return err
 		},
 	}
+	c.Flags().StringVar(&opts.Rules, "rules", "", "the kernel's rules")
+	c.Flags().BoolVar(&opts.VirtualTime, "virtual-time", false, "time isn't real")
+	return c
 }
 
 // targetCommand is the process that a scenario of ktest kills.

@@ -31,16 +31,18 @@ const (
 )
 
 // attach makes the disk of a case.
-func (rn *runner) attach(ctx context.Context, c Case) (*disk, error) {
+func (r *run) attach(ctx context.Context, c Case) (*disk, error) {
 	switch c.Host {
+	case VirtIOSCSI:
+		return r.attachVirtIO(ctx)
 	case SCSIDebug:
 		return attachDebug(ctx, c)
 	case ISCSITCP:
-		return rn.attachISCSI(ctx, c)
+		return r.attachISCSI(ctx, c)
 	case AHCI, ATAPIIX:
 		return attachATA(ctx, c.Host)
 	}
-	return rn.attachLoop(ctx, c)
+	return r.attachLoop(ctx, c)
 }
 
 // attachLoop makes a host with the case's limits and a LUN of ours.
@@ -92,8 +94,9 @@ func (rn *runner) loopHost(ctx context.Context, l queue.Limits, luns int) (_ *lo
 			return nil, err
 		}
 		w := &witness{Unit: unit}
-		d := &disk{meter: target.NewMeter(w), witness: w}
-		ledger := rn.ledgers.add(d.meter, i)
+		m := target.NewMeter(w)
+		d := &disk{meter: m, witness: w}
+		ledger := rn.ledgers.add(m, i)
 		h.undo = append(h.undo, func(context.Context) error {
 			rn.ledgers.remove(ledger)
 			return unit.Close()

@@ -60,9 +60,10 @@ func (rn *runner) attachISCSI(ctx context.Context, c Case) (_ *disk, err error) 
 	if err != nil {
 		return nil, err
 	}
-	d := &disk{meter: target.NewMeter(unit)}
+	m := target.NewMeter(unit)
+	d := &disk{meter: m}
 	dev := target.New()
-	ledger := rn.ledgers.add(d.meter, 0)
+	ledger := rn.ledgers.add(m, 0)
 	if _, err := dev.Add(0, ledger, target.Limits{}); err != nil {
 		return nil, err
 	}

@@ -19,9 +19,12 @@ const (
 	TCMLoop   = "tcm_loop"   // a memory LUN of ours through TCMU
 	SCSIDebug = "scsi_debug" // the kernel's own, the yardstick for host-wide tags
 	ISCSITCP  = "iscsi_tcp"  // a memory LUN of ours over iSCSI
+
+	// VirtIOSCSI is a guest's, with a memory LUN of ours that the host serves.
+	VirtIOSCSI = "virtio_scsi"
 )
 
-var hosts = []string{TCMLoop, SCSIDebug, ISCSITCP} // with limits to choose
+var hosts = []string{TCMLoop, SCSIDebug, ISCSITCP, VirtIOSCSI} // with limits to choose
 
 // Case is one host configuration to try.
 type Case struct {
@@ -108,12 +111,18 @@ func ParseCase(name string) (Case, error) {
 	case c.Host == SCSIDebug && c.CmdPerLUN != c.CanQueue:
 		return bad("scsi_debug has can_queue for cmd_per_lun")
 	}
-	if c.Host == ISCSITCP {
-		if err := c.validISCSI(); err != nil {
-			return bad(err.Error())
-		}
+	var err error
+	switch c.Host {
+	case ISCSITCP:
+		err = c.validISCSI()
+	case VirtIOSCSI:
+		err = c.validVirtIO()
 	}
-	c.Configures = c.Host != TCMLoop
+	if err != nil {
+		return bad(err.Error())
+	}
+	c.Configures = c.Host == SCSIDebug || c.Host == ISCSITCP
+	c.ClampsDepth = c.Host == VirtIOSCSI
 	if err := c.Validate(); err != nil {
 		return bad(err.Error())
 	}
@@ -122,8 +131,9 @@ func ParseCase(name string) (Case, error) {
 
 // Cases are what a run tries if it isn't told otherwise: each number of
 // queues with cmd_per_lun below, at and above can_queue, the extremes, and
-// scsi_debug for the host-wide tags that tcm_loop can't have; and iscsi_tcp with
-// cmds_max and queue_depth 64.
+// scsi_debug for the host-wide tags that tcm_loop can't have; iscsi_tcp with
+// cmds_max and queue_depth 64; and virtio_scsi with virtqueues of the size that
+// User-Mode Linux has.
 func Cases() []Case {
 	var cs []Case
 	loop := func(queues, canQueue, cmdPerLUN int) {
@@ -144,7 +154,16 @@ func Cases() []Case {
 	debug(1, false)
 	debug(2, false)
 	debug(2, true)
-	return append(cs, Case{Host: ISCSITCP, Limits: queue.Limits{
+	cs = append(cs, Case{Host: ISCSITCP, Limits: queue.Limits{
 		HWQueues: 1, CanQueue: 64 - iscsiManagement, CmdPerLUN: 64, Configures: true,
 	}})
+	virtio := func(queues, canQueue, cmdPerLUN int) {
+		cs = append(cs, Case{Host: VirtIOSCSI, Limits: queue.Limits{
+			HWQueues: queues, CanQueue: canQueue, CmdPerLUN: cmdPerLUN, ClampsDepth: true,
+		}})
+	}
+	virtio(1, umlQueueSize, 64)
+	virtio(1, umlQueueSize, umlQueueSize)
+	virtio(4, umlQueueSize, umlQueueSize)
+	return cs
 }

@@ -18,7 +18,7 @@ var cpuHotplug = Scenario{
 	Timeout: 3 * time.Minute,
 	run: onLoop(queue.Limits{HWQueues: 4, CanQueue: 64, CmdPerLUN: 64}, 1, func(ctx context.Context, r *run, h *loopHost) error {
 		online := func(cpu int) string { return fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", cpu) }
-		if _, err := os.Stat(online(1)); err != nil || !r.disposable {
+		if _, err := os.Stat(online(1)); err != nil || !r.Disposable {
 			r.Verdict = Skipped
 			return errors.New("it takes CPUs away: it needs a guest with more than one")
 		}

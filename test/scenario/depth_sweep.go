@@ -52,10 +52,11 @@ func sweep(name, shows string, l queue.Limits) Scenario {
 				if _, err := r.write(ctx, w, &peak); err != nil {
 					return err
 				}
-				if peak.Device <= w.QueueDepth {
+				n := max(peak.Device, peak.Target)
+				if n <= w.QueueDepth {
 					held++
 				}
-				most = max(most, peak.Device-w.QueueDepth)
+				most = max(most, n-w.QueueDepth)
 			}
 			r.fact("depths held", fmt.Sprintf("%d of %d", held, len(depths)))
 			r.fact("most above", most)

@@ -8,17 +8,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"lunlab/target"
 )
 
 // disk is a block device under test.
 type disk struct {
-	name    string        // "sda"
-	device  string        // "2:0:0:0"
-	meter   *target.Meter // nil where the target isn't ours
-	witness *witness      // likewise
-	remove  func() error  // takes the host away, and the disk with it
+	name    string       // "sda"
+	device  string       // "2:0:0:0"
+	meter   meter        // nil where the target isn't ours
+	witness *witness     // likewise, or it isn't in this kernel's machine
+	remove  func() error // takes the host away, and the disk with it
 }
 
 // host is the name of the disk's host, "host2".

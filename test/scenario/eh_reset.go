@@ -58,6 +58,9 @@ var ehLUNReset = Scenario{
 	}),
 }
 
+// debugLimits are those of a scsi_debug host where none matter.
+var debugLimits = queue.Limits{HWQueues: 1, CanQueue: 64, CmdPerLUN: 64}
+
 // ehResets has scsi_debug, which takes every kind, reset under I/O.
 var ehResets = Scenario{
 	Name:    "eh/resets",
@@ -65,7 +68,7 @@ var ehResets = Scenario{
 	Hosts:   []string{SCSIDebug},
 	Timeout: 4 * time.Minute,
 	run: func(ctx context.Context, r *run) error {
-		d, err := attachDebug(ctx, Case{Host: SCSIDebug, Limits: queue.Limits{HWQueues: 1, CanQueue: 64, CmdPerLUN: 64}})
+		d, err := attachDebug(ctx, Case{Host: SCSIDebug, Limits: debugLimits})
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -23,8 +24,8 @@ import (
 const AgentCommand = "ktest-agent"
 
 // Agent is the guest's side of [RunGuest]: it carries the scenarios out that have
-// these names, and writes events as JSON lines.
-func Agent(ctx context.Context, names []string, events func([]byte) error) error {
+// these names, writes events as JSON lines, and reads answers to what it asks.
+func Agent(ctx context.Context, o Options, names []string, events func([]byte) error, answers io.Reader) error {
 	var ss []Scenario
 	for _, n := range names {
 		s, err := lookup(n)
@@ -33,15 +34,20 @@ func Agent(ctx context.Context, names []string, events func([]byte) error) error
 		}
 		ss = append(ss, s)
 	}
-	var werr error
-	err := Run(ctx, ss, true, func(e Event) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	emit := func(e Event) {
 		b, err := json.Marshal(e)
 		if err == nil {
 			err = events(append(b, '\n'))
 		}
-		werr = errors.Join(werr, err)
-	})
-	return errors.Join(err, werr)
+		if err != nil {
+			cancel(err)
+		}
+	}
+	o.Disposable = true
+	rn := &runner{Options: o, emit: emit, host: newHostLink(emit, answers, o.VirtualTime, cancel)}
+	return errors.Join(rn.run(ctx, ss), context.Cause(ctx))
 }
 
 // RunGuest carries the scenarios out in guests that it boots: one for all, but a
@@ -49,7 +55,7 @@ func Agent(ctx context.Context, names []string, events func([]byte) error) error
 // Such a scenario is a result like others, with the console's last lines.
 //
 // An error is what keeps any scenario from being carried out.
-func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(Event)) ([]kernel.Complaint, error) {
+func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, o Options, emit func(Event)) ([]kernel.Complaint, error) {
 	files := maps.Clone(cfg.Files)
 	if files == nil {
 		files = map[string]string{}
@@ -71,6 +77,13 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 	for _, s := range ss {
 		cfg.Silence = max(cfg.Silence, s.Timeout+90*time.Second) // it would have said that it is stuck
 	}
+	uml, err := kernel.IsUML(cfg.Kernel)
+	if err != nil {
+		return nil, err
+	}
+	if uml {
+		ss = leaveOut(ss, o, emit)
+	}
 	dir, err := os.MkdirTemp("", "lunlab-ktest-")
 	if err != nil {
 		return nil, err
@@ -89,7 +102,7 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 		if err != nil {
 			return outside, err
 		}
-		g := &guestRun{emit: emit, said: map[string]bool{}, rules: rules}
+		g := &guestRun{Options: o, emit: emit, said: map[string]bool{}, rules: rules}
 		err = g.boot(ctx, of, same)
 		outside, rules = append(outside, g.outside...), g.rules
 		if err != nil && (ctx.Err() != nil || g.ended == 0 && g.current == "" && machine == "") {
@@ -111,7 +124,7 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 			again = ss[0].Name // the next guest tries it once more
 		default:
 			if g.current == "" && g.rules == nil {
-				look := &guestRun{emit: emit, said: g.said}
+				look := &guestRun{Options: o, emit: emit, said: g.said}
 				if look.boot(ctx, cfg, nil) == nil {
 					g.rules, rules = look.rules, look.rules
 				}
@@ -124,6 +137,27 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, emit func(E
 	return outside, nil
 }
 
+// leaveOut tells of the scenarios that User-Mode Linux can't carry out, and returns
+// the others.
+func leaveOut(ss []Scenario, o Options, emit func(Event)) []Scenario {
+	return slices.DeleteFunc(slices.Clone(ss), func(s Scenario) bool {
+		why := ""
+		if machineOf(s) != "" {
+			why = "it has a host that QEMU emulates"
+		} else if c := s.virtIO(); c.Host != "" && c.CanQueue != umlQueueSize {
+			why = fmt.Sprintf("User-Mode Linux's virtqueues, and so can_queue, are of %d", umlQueueSize)
+		} else if o.VirtualTime && !s.virtual {
+			why = "its programs go by the clock, which in virtual time stands still while they run"
+		}
+		if why != "" {
+			r := notRun(s)
+			r.Verdict, r.Error = Skipped, why
+			emit(Event{Result: &r})
+		}
+		return why != ""
+	})
+}
+
 // errGuestStuck is [ErrStuck] in a guest.
 var errGuestStuck = errors.New("the guest is stuck")
 
@@ -132,6 +166,9 @@ const ExitStuck = 3
 
 // guestRun is one guest's run of scenarios.
 type guestRun struct {
+	Options
+	vm      *kernel.VM
+	hosts   *virtioHosts
 	emit    func(Event)
 	accel   string
 	part    []byte // an event line that has no end yet
@@ -149,11 +186,20 @@ type guestRun struct {
 // boot boots a guest and has it carry the scenarios out.
 func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, ss []Scenario) error {
 	g.emit(Event{Step: &Step{What: "boot"}})
+	if g.VirtualTime {
+		cfg.Clock = kernel.NewClock()
+	}
+	hosts, err := serveVirtIO(ss, cfg.Clock)
+	if err != nil {
+		return err
+	}
+	defer hosts.close()
+	cfg.SCSI = append(slices.Clone(cfg.SCSI), hosts.devices...)
 	vm, err := kernel.Boot(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	g.accel = vm.Accel
+	g.accel, g.vm, g.hosts = vm.Accel, vm, hosts
 	g.outside = g.news(vm.Complaints())
 	defer func() {
 		vm.Close()
@@ -162,11 +208,11 @@ func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, ss []Scenario) e
 		}
 	}()
 	stderr := &limitedBuffer{left: 64 << 10}
-	argv := []string{"/bin/lunlab", AgentCommand}
+	argv := []string{"/bin/lunlab", AgentCommand, "--rules=" + g.Rules, fmt.Sprintf("--virtual-time=%v", g.VirtualTime)}
 	for _, s := range ss {
 		argv = append(argv, s.Name)
 	}
-	code, err := vm.Run(ctx, argv, nil, g, stderr)
+	code, err := vm.Talk(ctx, argv, nil, g, stderr)
 	switch {
 	case err != nil:
 		return err
@@ -232,6 +278,9 @@ func (g *guestRun) Write(b []byte) (int, error) {
 			return len(b), nil
 		}
 		switch {
+		case e.Ask != nil:
+			g.reply(*e.Ask)
+			continue
 		case e.Step != nil:
 			if e.Step.Scenario != g.current {
 				g.current, g.since = e.Step.Scenario, time.Now()
@@ -243,7 +292,7 @@ func (g *guestRun) Write(b []byte) (int, error) {
 			g.news(e.Result.Complaints)
 		}
 		if e.Kernel != nil {
-			e.Kernel.Accel = g.accel
+			e.Kernel.Accel, e.Kernel.VirtualTime = g.accel, g.VirtualTime
 			g.note(e.Kernel.Rules)
 		}
 		g.emit(e)
@@ -260,16 +309,33 @@ func (g *guestRun) note(names []string) {
 	}
 }
 
+// reply does what the guest asks. A guest that can't be told is one that is lost.
+func (g *guestRun) reply(a Ask) {
+	b, err := json.Marshal(g.hosts.answer(a))
+	if err == nil {
+		err = g.vm.Input(append(b, '\n'))
+	}
+	if err != nil {
+		g.bad = fmt.Errorf("answer the guest: %w", err)
+	}
+}
+
+// notRun is the result of a scenario before it is known why it was not carried out.
+func notRun(s Scenario) Result {
+	r := Result{Name: s.Name}
+	if c := s.limits; c.Host != "" {
+		r.LimitsResult = &LimitsResult{Case: c, LowerTo: c.LowerTo(), Before: noPeak, Lowered: noPeak, Raised: noPeak}
+	}
+	return r
+}
+
 // lost is the result of the scenario that was being carried out when its guest
 // was lost, or for which it did not boot.
 func (g *guestRun) lost(s Scenario, err error) Result {
-	r := Result{Name: s.Name}
+	r := notRun(s)
 	var ge *kernel.GuestError
 	if errors.As(err, &ge) {
 		r.Complaints = g.news(ge.Complaints)
-	}
-	if c := s.limits; c.Host != "" {
-		r.LimitsResult = &LimitsResult{Case: c, LowerTo: c.LowerTo(), Before: noPeak, Lowered: noPeak, Raised: noPeak}
 	}
 	switch {
 	case g.current != "":

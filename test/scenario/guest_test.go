@@ -18,10 +18,15 @@ import (
 // ktest runs scenarios on a kernel in a guest and returns the results by name.
 func ktest(t *testing.T, img kernel.Image, ss []scenario.Scenario) (scenario.Kernel, map[string]scenario.Result) {
 	t.Helper()
+	return ktestWith(t, img, ss, scenario.Options{})
+}
+
+func ktestWith(t *testing.T, img kernel.Image, ss []scenario.Scenario, o scenario.Options) (scenario.Kernel, map[string]scenario.Result) {
+	t.Helper()
 	report := new(scenario.Report)
 	complaints, err := scenario.RunGuest(t.Context(), kernel.Config{
 		Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 4, Memory: 1536, Logf: t.Logf,
-	}, ss, report.Take)
+	}, ss, o, report.Take)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +121,7 @@ var series = map[string]observed{
 var elidedByV2 = []string{
 	"limits/tcm_loop/1/64/64", "limits/tcm_loop/1/64/128", "limits/tcm_loop/1/1/1", "limits/tcm_loop/1/8192/8192",
 	"limits/scsi_debug/1/64/64", "limits/scsi_debug/2/64/64/host-wide", "limits/iscsi_tcp/1/49/64",
+	"limits/virtio_scsi/1/256/256",
 }
 
 // seriesCases are those that tell the rules apart: all of them take two minutes
@@ -123,10 +129,11 @@ var elidedByV2 = []string{
 func seriesCases(t *testing.T, want observed, known bool) []scenario.Scenario {
 	t.Helper()
 	if known && want.elided == nil {
-		return find(t, "limits/tcm_loop/1/64/64", "limits/tcm_loop/2/64/64", "limits/scsi_debug/2/64/64/host-wide", "limits/iscsi_tcp/1/49/64")
+		return find(t, "limits/tcm_loop/1/64/64", "limits/tcm_loop/2/64/64", "limits/scsi_debug/2/64/64/host-wide", "limits/iscsi_tcp/1/49/64",
+			"limits/virtio_scsi/1/256/256")
 	}
 	return find(t, append([]string{
-		"limits/tcm_loop/1/64/32", "limits/tcm_loop/2/64/64", "limits/tcm_loop/4/64/128", "limits/scsi_debug/2/64/64",
+		"limits/tcm_loop/1/64/32", "limits/tcm_loop/2/64/64", "limits/tcm_loop/4/64/128", "limits/scsi_debug/2/64/64", "limits/virtio_scsi/1/64/16", "limits/virtio_scsi/4/256/256",
 	}, elidedByV2...)...)
 }
 
@@ -215,7 +222,7 @@ func TestGuestLost(t *testing.T) {
 	killed := false
 	_, err := scenario.RunGuest(t.Context(), kernel.Config{
 		Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 2, Memory: 1536, Accel: "tcg", Append: mark,
-	}, ss, func(e scenario.Event) {
+	}, ss, scenario.Options{}, func(e scenario.Event) {
 		report.Take(e)
 		if e.Step != nil && e.Step.What == "verify" && !killed {
 			killed = true

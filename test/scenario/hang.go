@@ -95,13 +95,20 @@ func (r *run) diagnose() *Hang {
 	l := &looker{hang: h}
 	l.tasks()
 	for _, host := range entries("/sys/class/scsi_host") {
-		if old := slices.Contains(r.hostsBefore, host); !old || r.disposable {
+		if old := slices.Contains(r.hostsBefore, host); !old || r.Disposable {
 			l.host(host, old)
 		}
 	}
-	held, err := r.probe.Held()
+	var held []probe.Held
+	err := errors.New("the kernel has no probe")
+	if r.probe != nil {
+		held, err = r.probe.Held()
+	}
 	if err != nil {
 		l.unseen("what the probe sees: %v", err)
+	}
+	if r.scenario.virtIO().Host != "" {
+		l.unseen("commands in flight at the target, which is the host's")
 	}
 	h.Kernel = clip(l, "commands in flight in the kernel", held, maxListed)
 	h.Target = clip(l, "commands in flight at the target", r.ledgers.unanswered(), maxListed)

@@ -3,7 +3,9 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,16 +30,22 @@ func openKmsg() (*kmsg, error) {
 // complaints returns what the kernel has complained of since the last call.
 func (k *kmsg) complaints() ([]kernel.Complaint, error) {
 	var out []kernel.Complaint
-	err := k.each(func(text string) {
-		if c, ok := kernel.FindComplaint(text); ok && len(out) < kernel.MaxComplaints {
+	err := k.each(func(r record) {
+		if c, ok := kernel.FindComplaint(r.text); ok && len(out) < kernel.MaxComplaints {
 			out = append(out, c)
 		}
 	})
 	return out, err
 }
 
-// each calls f with the lines that came since the last call.
-func (k *kmsg) each(f func(text string)) error {
+// record is one of the log.
+type record struct {
+	at   time.Duration // since the kernel's start
+	text string
+}
+
+// each calls f with the records that came since the last call.
+func (k *kmsg) each(f func(record)) error {
 	b := make([]byte, 8192) // a record is never longer
 	for {
 		n, err := unix.Read(k.fd, b)
@@ -49,10 +57,18 @@ func (k *kmsg) each(f func(text string)) error {
 		case err != nil:
 			return fmt.Errorf("/dev/kmsg: %w", err)
 		}
-		// "priority,sequence,time,flags;text\n key=value..."
-		_, text, _ := strings.Cut(string(b[:n]), ";")
+		// "priority,sequence,microseconds,flags;text\n key=value..."
+		head, text, _ := strings.Cut(string(b[:n]), ";")
 		text, _, _ = strings.Cut(text, "\n")
-		f(text)
+		r := record{text: text}
+		if fields := strings.Split(head, ","); len(fields) > 2 {
+			us, err := strconv.ParseInt(fields[2], 10, 64)
+			if err != nil {
+				return fmt.Errorf("/dev/kmsg: a record that begins %q: %w", head, err)
+			}
+			r.at = time.Duration(us) * time.Microsecond
+		}
+		f(r)
 	}
 }
 

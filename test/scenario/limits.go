@@ -33,7 +33,7 @@ type run struct {
 	scenario Scenario
 	disk     *disk
 	pred     queue.Prediction
-	probe    *probe.Probe // of all devices; each run has its own, since the next may get the same address for its disk
+	probe    *probe.Probe // of all devices; each run has its own, since the next may get the same address for its disk; nil if the kernel has none
 	at       string       // the step that is being done
 	recorder *recorder    // of the timeline, while there is one
 
@@ -55,6 +55,14 @@ func (r *run) step(what string) {
 func (r *run) limits(ctx context.Context) error {
 	r.LimitsResult = &LimitsResult{Case: r.scenario.limits, Before: noPeak, Lowered: noPeak, Raised: noPeak}
 	r.Case.CPUs = r.cpus
+	if r.layout == nil && (r.Case.Host == SCSIDebug || machineOf(r.scenario) != "") {
+		r.Verdict = Skipped
+		return errors.New("the target isn't ours, and the kernel has no probe: nobody counts what is in flight")
+	}
+	if r.host == nil && r.Case.Host == VirtIOSCSI {
+		r.Verdict = Skipped
+		return errNoHost
+	}
 	r.at = "predict"
 	if err := r.predict(); err != nil {
 		return err
@@ -78,7 +86,7 @@ func (r *run) scan(ctx context.Context) (*disk, error) {
 	if !r.pred.Stuck {
 		return r.attach(ctx, r.Case)
 	}
-	if !r.disposable {
+	if !r.Disposable {
 		r.Verdict = Skipped
 		return nil, errors.New("the rules say that the LUN scan hangs here, with a task that nothing can end: try it in a guest")
 	}
@@ -119,7 +127,10 @@ func (r *run) predict() error {
 		return err
 	}
 	if !agree {
-		return fmt.Errorf("no prediction: the rules that fit this kernel differ here; see lunlab rules")
+		if r.layout == nil {
+			r.Verdict = Skipped
+		}
+		return fmt.Errorf("no prediction: the rules that fit this kernel differ here; see lunlab rules, and --rules")
 	}
 	if r.pred, err = r.rules[0].Predict(r.Case.Limits, r.LowerTo); err != nil {
 		return err
@@ -149,6 +160,9 @@ func (r *run) exercise(ctx context.Context) error {
 		return err
 	}
 	if err := r.checkLimits(); err != nil {
+		return err
+	}
+	if err := r.checkClamp(); err != nil {
 		return err
 	}
 	depth := r.Case.fioDepth()
@@ -221,6 +235,28 @@ func (r *run) checkLimits() error {
 	return nil
 }
 
+// checkClamp writes the largest depth there is to a device whose driver cuts it to
+// cmd_per_lun without a word.
+func (r *run) checkClamp() error {
+	most := r.Case.DeviceMax()
+	if !r.Case.ClampsDepth || r.QueueDepth >= most {
+		return nil
+	}
+	model, err := r.rules[0].Attach(r.Case.Limits)
+	if err != nil {
+		return err
+	}
+	if err := r.disk.set(most, "device/queue_depth"); err != nil {
+		return err
+	}
+	read, err := r.disk.queueDepth()
+	if err != nil {
+		return err
+	}
+	r.check(fmt.Sprintf("queue_depth %d written, reads back", most), model.WriteDepth(most).QueueDepth, read, "the driver cuts it to cmd_per_lun")
+	return nil
+}
+
 // watchDepth holds completions back, so that what is in flight is all that the
 // kernel lets be in flight, at the first depth, a lowered and the first again.
 func (r *run) watchDepth(ctx context.Context, job fioJob) error {
@@ -243,10 +279,12 @@ func (r *run) watchDepth(ctx context.Context, job fioJob) error {
 	if err != nil {
 		return err
 	}
-	r.MapObserved = string(dev.Map)
-	r.check("budget map", r.MapPredicted, r.MapObserved, r.pred.Reason)
 	r.checkPeak(fmt.Sprintf("most in flight at queue_depth %d", r.QueueDepth), r.pred.MaxInFlight, r.Before, "")
-	r.checkTokens(dev)
+	if r.probe != nil {
+		r.MapObserved = string(dev.Map)
+		r.check("budget map", r.MapPredicted, r.MapObserved, r.pred.Reason)
+		r.checkTokens(dev)
+	}
 
 	if w := r.pred.Lowered; w != nil {
 		r.step(fmt.Sprintf("lower queue_depth to %d", r.LowerTo))
@@ -271,6 +309,9 @@ func (r *run) waitFirst(ctx context.Context) error {
 	defer cancel()
 	for r.peakNow() == 0 {
 		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			if m := r.disk.meter; m != nil {
+				err = fmt.Errorf("%w: in the kernel; %d are at the target", err, m.InFlight())
+			}
 			return err
 		}
 	}
@@ -328,7 +369,7 @@ func (r *run) turnOver(ctx context.Context, most int) error {
 			}
 		}
 	}
-	if err := sleep(ctx, turnover); err != nil {
+	if err := sleep(ctx, turnover); err != nil || r.probe == nil {
 		return err
 	}
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
@@ -346,8 +387,10 @@ func (r *run) turnOver(ctx context.Context, most int) error {
 // watch begins a new watch of both witnesses and, where the target is ours,
 // holds completions back.
 func (r *run) watch() error {
-	if _, err := r.probe.Mark(); err != nil {
-		return err
+	if r.probe != nil {
+		if _, err := r.probe.Mark(); err != nil {
+			return err
+		}
 	}
 	if m := r.disk.meter; m != nil {
 		m.Mark()
@@ -378,6 +421,9 @@ func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error)
 	} else if _, err := target.Settle(ctx, r.peakNow, want, 3*turnover, fillPatience); err != nil {
 		return probe.Device{}, err
 	}
+	if r.probe == nil {
+		return probe.Device{}, nil
+	}
 	dev, err := r.probed()
 	if err != nil {
 		return dev, err
@@ -388,6 +434,9 @@ func (r *run) peak(ctx context.Context, want int, p *Peak) (probe.Device, error)
 
 // peakNow is the most in flight of this watch so far, 0 if it isn't known.
 func (r *run) peakNow() int {
+	if r.probe == nil {
+		return r.disk.meter.Most()
+	}
 	dev, err := r.probed()
 	if err != nil {
 		return 0
@@ -418,7 +467,9 @@ func (r *run) checkPeak(what string, want int, p Peak, why string) {
 	if p.Target >= 0 {
 		r.check(what+atTarget, want, p.Target, why)
 	}
-	r.check(what+inKernel, want, p.Device, why)
+	if r.probe != nil {
+		r.check(what+inKernel, want, p.Device, why)
+	}
 }
 
 // checkTokens checks the range of the budget tokens: INT_MAX for all commands
@@ -438,6 +489,21 @@ func (r *run) checkRest() error {
 	if m := r.disk.meter; m != nil {
 		r.check("in flight at rest, at the target", 0, m.InFlight(), "")
 	}
+	if err := r.checkProbeRest(); err != nil {
+		return err
+	}
+	busy, err := r.disk.sysfs("device/device_busy")
+	if err != nil {
+		return err
+	}
+	r.check("device_busy at rest", "0", busy, r.pred.DeviceBusy)
+	return nil
+}
+
+func (r *run) checkProbeRest() error {
+	if r.probe == nil {
+		return nil
+	}
 	dev, err := r.probed()
 	if err != nil {
 		return err
@@ -447,12 +513,7 @@ func (r *run) checkRest() error {
 	if err != nil {
 		return err
 	}
-	r.check("events that the probe lost", false, lost.Any(), "")
-	busy, err := r.disk.sysfs("device/device_busy")
-	if err != nil {
-		return err
-	}
-	r.check("device_busy at rest", "0", busy, r.pred.DeviceBusy)
+	r.check("what the probe lost", probe.Lost{}, lost, "")
 	return nil
 }
 

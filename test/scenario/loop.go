@@ -133,10 +133,19 @@ func (r *run) until(ctx context.Context, patience time.Duration, ok func() (bool
 	}
 }
 
-// openProbe watches the commands of all devices, until the run closes it.
+// openProbe watches the commands of all devices until closeProbe, if the kernel has
+// what it takes.
 func (r *run) openProbe() (err error) {
-	r.probe, err = probe.Open(probe.Options{Layout: r.layout})
+	if r.layout != nil {
+		r.probe, err = probe.Open(probe.Options{Layout: r.layout})
+	}
 	return err
+}
+
+func (r *run) closeProbe() {
+	if r.probe != nil {
+		r.probe.Close()
+	}
 }
 
 // path is the disk's device node.

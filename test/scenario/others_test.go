@@ -70,7 +70,7 @@ func TestFind(t *testing.T) {
 		"limits/tcm_loop/3/100/25":          1,
 		"limits/scsi_debug/2/5/5/host-wide": 1,
 		"*/*":                               len(scenario.All()),
-		"eh":                                3,
+		"eh":                                5,
 	} {
 		if found, err := scenario.Find(pattern); err != nil || len(found) != want {
 			t.Errorf("%s: %d found, %v, want %d", pattern, len(found), err, want)
@@ -132,7 +132,7 @@ func TestBaseline(t *testing.T) {
 		img := kerneltest.Named(t, name)
 		_, err := scenario.RunGuest(t.Context(), kernel.Config{
 			Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 2, Memory: 1536, Logf: t.Logf,
-		}, ss, report.Take)
+		}, ss, scenario.Options{}, report.Take)
 		report.End(ss, err)
 		return []*scenario.Report{report}
 	}

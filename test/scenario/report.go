@@ -17,7 +17,10 @@ type Kernel struct {
 	Release string `json:"release"`
 	Version string `json:"version"`
 	CPUs    int    `json:"cpus"`
-	Accel   string `json:"accel,omitempty"` // "kvm" or "tcg"; empty on the running kernel
+	Accel   string `json:"accel,omitempty"` // "kvm", "tcg" or "uml"; empty on the running kernel
+
+	// VirtualTime says that time passed only when nobody had anything to do.
+	VirtualTime bool `json:"virtual_time,omitempty"`
 
 	// Rules are the rule sets that fit what the kernel shows, and Evidence
 	// what that was. Several fit where they can't be told apart.
@@ -132,7 +135,12 @@ func (r *Report) WriteTable(w io.Writer) error {
 // Where says what runs the kernel, and on how many CPUs.
 func (k Kernel) Where() string {
 	how := "the running kernel"
-	if k.Accel != "" {
+	switch {
+	case k.Accel == kernel.UML && k.VirtualTime:
+		how = "User-Mode Linux in virtual time"
+	case k.Accel == kernel.UML:
+		how = "User-Mode Linux"
+	case k.Accel != "":
 		how = "in QEMU, " + strings.ToUpper(k.Accel)
 	}
 	return how + ", " + plural(k.CPUs, "CPU")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,9 @@ type Event struct {
 	Kernel *Kernel `json:"kernel,omitempty"`
 	Step   *Step   `json:"step,omitempty"`
 	Result *Result `json:"result,omitempty"`
+
+	// Ask is for the host of a guest, and doesn't leave [RunGuest].
+	Ask *Ask `json:"ask,omitempty"`
 }
 
 // Step says what is being done, and for which scenario.
@@ -33,17 +37,32 @@ type Step struct {
 // kernel can't be known, so no other is begun there.
 var ErrStuck = errors.New("the scenario is stuck in the kernel")
 
+// Options are what a run is told.
+type Options struct {
+	// Disposable says that a scenario may hang the kernel for good. Those of which
+	// the rules say that they do are tried only then.
+	Disposable bool
+
+	// Rules names the rules that the kernel is to be held to, where it doesn't
+	// show its own: without BTF, all rules fit it. Empty: none are named.
+	Rules string
+
+	// VirtualTime says that the guest, which is User-Mode Linux, and what the host
+	// serves it run in a time of their own: see [kernel.Clock].
+	VirtualTime bool
+}
+
 // runner carries scenarios out on the running kernel.
 type runner struct {
+	Options
 	emit   func(Event)
 	engine *tcmu.Engine // nil if no scenario needs it
 
-	// disposable says that a scenario may hang the kernel for good.
-	disposable bool
+	host *hostLink // nil if there is none
 
 	ledgers ledgers // of the LUNs of ours that there are
 
-	layout *probe.Layout // of the kernel's structures, found once
+	layout *probe.Layout // of the kernel's structures, found once; nil without a probe
 	kmsg   *kmsg
 	rules  []queue.Rules
 	cpus   int
@@ -55,12 +74,12 @@ type runner struct {
 // A scenario that fails is a result like others. Run's own errors are what keeps
 // all from going on; [ErrStuck] is one, after the result of the case that it
 // is about.
-//
-// Scenarios of which the rules say that they hang the kernel are tried only if the
-// kernel is disposable.
-func Run(ctx context.Context, ss []Scenario, disposable bool, emit func(Event)) (err error) {
-	rn := &runner{emit: emit, disposable: disposable}
-	emit(Event{Step: &Step{What: "look at the kernel"}})
+func Run(ctx context.Context, ss []Scenario, o Options, emit func(Event)) error {
+	return (&runner{emit: emit, Options: o}).run(ctx, ss)
+}
+
+func (rn *runner) run(ctx context.Context, ss []Scenario) (err error) {
+	rn.emit(Event{Step: &Step{What: "look at the kernel"}})
 	if err := rn.open(ctx, ss); err != nil {
 		return err
 	}
@@ -91,10 +110,10 @@ func (rn *runner) open(ctx context.Context, ss []Scenario) (err error) {
 			return err
 		}
 	}
-	if rn.layout, err = probe.LoadLayout(); err != nil {
+	if rn.layout, err = probe.LoadLayout(); err != nil && !errors.Is(err, probe.ErrNoBTF) {
 		return err
 	}
-	return rn.detect()
+	return rn.detect(err)
 }
 
 func (rn *runner) openEngine(ctx context.Context) (err error) {
@@ -109,15 +128,22 @@ func (rn *runner) openEngine(ctx context.Context) (err error) {
 	return err
 }
 
-// detect finds the kernel's rules and tells of the kernel.
-func (rn *runner) detect() error {
-	found, err := probe.DetectRules(rn.layout)
-	if err != nil {
+// detect finds the kernel's rules and tells of the kernel. unseen is why nothing of
+// it can be seen.
+func (rn *runner) detect(unseen error) (err error) {
+	found := probe.Detection{Candidates: queue.All()}
+	if unseen != nil {
+		found.Evidence = []string{fmt.Sprintf("%v: no probe, and all rules fit (--rules names the kernel's)", unseen)}
+	} else if found, err = probe.DetectRules(rn.layout); err != nil {
 		return err
 	}
-	if rn.rules = found.Candidates; len(rn.rules) == 0 {
+	if len(found.Candidates) == 0 {
 		return fmt.Errorf("the kernel's rules are none that lunlab knows: %s", found)
 	}
+	if err := rn.told(&found); err != nil {
+		return err
+	}
+	rn.rules = found.Candidates
 	if rn.cpus, err = possibleCPUs(); err != nil {
 		return err
 	}
@@ -132,6 +158,22 @@ func (rn *runner) detect() error {
 		k.Rules = append(k.Rules, r.Name)
 	}
 	rn.emit(Event{Kernel: &k})
+	return nil
+}
+
+// told leaves the rules that were named, if they are among those that fit.
+func (rn *runner) told(found *probe.Detection) error {
+	if rn.Rules == "" {
+		return nil
+	}
+	i := slices.IndexFunc(found.Candidates, func(r queue.Rules) bool { return r.Name == rn.Rules })
+	if i < 0 {
+		return fmt.Errorf("the kernel shows that it doesn't have the rules %s: %s", rn.Rules, found)
+	}
+	if len(found.Candidates) > 1 {
+		found.Evidence = append(found.Evidence, rn.Rules+" was named")
+	}
+	found.Candidates = found.Candidates[i:][:1]
 	return nil
 }
 
@@ -164,12 +206,17 @@ func (rn *runner) close() error {
 // one carries one scenario out and emits its result.
 func (rn *runner) one(ctx context.Context, s Scenario) error {
 	r := &run{runner: rn, scenario: s, Result: Result{Name: s.Name}}
+	if rn.VirtualTime {
+		if err := alignTime(ctx); err != nil {
+			return err
+		}
+	}
 	start := time.Now()
 	r.hostsBefore = entries("/sys/class/scsi_host")
 	if err := r.openProbe(); err != nil {
 		return err
 	}
-	defer r.probe.Close()
+	defer r.closeProbe()
 	limited, end := r.limit(ctx, s.Timeout, fmt.Errorf("it took over %v", s.Timeout))
 	err := s.run(limited, r)
 	r.Elapsed = time.Since(start)
@@ -193,6 +240,20 @@ func (rn *runner) one(ctx context.Context, s Scenario) error {
 		return ErrStuck
 	}
 	return kerr
+}
+
+// timerPhase is a multiple of the steps that the kernel's timers, of up to a minute
+// and more, end in (LVL_GRAN of kernel/time/timer.c), for HZ 100, 250 and 1000.
+const timerPhase = 10240 * time.Millisecond
+
+// alignTime waits until all timers of a scenario will have the same phase in each
+// run. Programs aren't the same to the microsecond: they use random numbers.
+func alignTime(ctx context.Context) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("clock_gettime: %w", err)
+	}
+	return sleep(ctx, timerPhase-time.Duration(now.Nano())%timerPhase+timerPhase/2048)
 }
 
 // showBlocked has the kernel print the stacks of its blocked tasks to its log

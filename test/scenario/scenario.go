@@ -19,7 +19,13 @@ type Scenario struct {
 	// Timeout is how long it may take, on a kernel that is emulated: then it is stuck.
 	Timeout time.Duration
 
-	limits Case // of a limits scenario
+	// virtual says that it can be carried out in virtual time: no program in it, such
+	// as fio, works for so long as the clock says, which stands still meanwhile.
+	virtual bool
+
+	limits Case     // of a limits scenario
+	served Case     // of another, what the host serves: see virtIO
+	faults []string // rules of that LUN
 	run    func(context.Context, *run) error
 }
 
@@ -39,10 +45,15 @@ func All() []Scenario { return append(Limits(), others...) }
 // others are the scenarios beside the limits, in the order in which they run.
 var others = []Scenario{
 	attachCycles, scanRescan, depthSweep, depthSweepQueues, countersRest, countersHeld,
-	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, stateOffline, stateRefused,
+	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, ehEscalation, ehLate, stateOffline, stateRefused,
 	stuckOne, schedSwitch, cpuHotplug, sgBeside,
 	countersErrors, uaIO, eraseSanitize, eraseFormat, targetKilled, suspendFreezer, suspendDevices,
 	ataScenario(AHCI), ataRescan, ataScenario(ATAPIIX),
+}
+
+// Virtual are those that can be carried out in virtual time.
+func Virtual() []Scenario {
+	return slices.DeleteFunc(slices.Clone(others), func(s Scenario) bool { return !s.virtual })
 }
 
 // Find returns the scenarios whose names, or the front of whose names, match a
@@ -124,6 +135,9 @@ func modulesOf(ss []Scenario) (load, carry []string) {
 		if hasHost(ss, h) {
 			carry = append(carry, h)
 		}
+	}
+	if hasHost(ss, VirtIOSCSI) {
+		load = append(load, "virtio_scsi")
 	}
 	return load, carry
 }

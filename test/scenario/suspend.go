@@ -101,7 +101,7 @@ func (r *run) suspends(ctx context.Context, d *disk, stage string) error {
 // prepareSuspend has a suspend end at the stage, after the delay. Its error is why
 // that can't be.
 func (r *run) prepareSuspend(stage string) error {
-	if !r.disposable {
+	if !r.Disposable {
 		return errors.New("it suspends the machine: try it in a guest")
 	}
 	states, err := os.ReadFile("/sys/power/state")

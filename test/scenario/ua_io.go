@@ -83,9 +83,9 @@ var uaIO = Scenario{
 		}
 		r.checkNone("the I/O", err)
 		said := map[string]int{}
-		err = log.each(func(text string) {
+		err = log.each(func(rec record) {
 			for _, a := range attentions {
-				if strings.Contains(text, " "+d.device+": ") && strings.Contains(text, a.says) {
+				if strings.Contains(rec.text, " "+d.device+": ") && strings.Contains(rec.text, a.says) {
 					said[a.name]++
 				}
 			}
