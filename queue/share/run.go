@@ -24,6 +24,7 @@ type run struct {
 	from  int64 // measured from here on
 	stop  int64 // when the last drive of Stops gets nothing more
 	grace int64
+	fair  bool
 
 	events events
 	serial int
@@ -123,6 +124,7 @@ func (r *run) at(t int64, f func()) {
 func newRun(c Config) *run {
 	p := c.Params
 	r := &run{Config: c, machine: newMachine(p), rng: rand.New(rand.NewPCG(c.Seed, 2))}
+	r.fair = c.Rule.Fair && c.Drives > 1 // BLK_MQ_F_TAG_QUEUE_SHARED
 	cpus := int(p.CPUs)
 	r.cpus = make([]cpu, cpus)
 	r.tags = newTags(c.Tags, cpus, r.rng)
@@ -309,7 +311,7 @@ func (r *run) submit(j *job) (int64, func()) {
 	r.tags.holder[nr] = q
 	d.held++
 	r.inUse.set(r, d, 1)
-	if r.Rule.Fair {
+	if r.fair {
 		cost += r.write(&d.counter, j.cpu, r.now+cost)
 	}
 	if d.budget < r.QueueDepth {
@@ -326,7 +328,8 @@ func (r *run) submit(j *job) (int64, func()) {
 	}
 }
 
-// hotFields reads what each I/O reads of its request queue.
+// hotFields reads what each I/O reads of its request queue when it is sent and when
+// it ends.
 func (r *run) hotFields(d *drive, cpu int, cost int64) int64 {
 	if r.Params.HotFields == 0 {
 		return 0
@@ -336,7 +339,7 @@ func (r *run) hotFields(d *drive, cpu int, cost int64) int64 {
 
 // tryTag is __blk_mq_get_tag: -1 if the drive has its share or there is no tag.
 func (r *run) tryTag(j *job, cost int64) (nr int, took int64) {
-	if r.Rule.Fair {
+	if r.fair {
 		took = r.read(&j.d.counter, j.cpu, r.now+cost)
 		if j.d.held >= queue.FairTags(r.Tags, r.tags.activeQueues) {
 			return -1, took
@@ -391,7 +394,8 @@ func (r *run) complete(q *command) (int64, func()) {
 	j, d := q.j, q.j.d
 	cost := int64(r.Params.IO * (1 - submitPart))
 	cost += r.count(d, j.cpu, cost)
-	if r.Rule.Fair {
+	if r.fair {
+		cost += r.hotFields(d, j.cpu, cost)
 		cost += r.write(&d.counter, j.cpu, r.now+cost)
 	}
 	took, woken := r.tags.give(&r.machine, j.cpu, r.now+cost, q.tag)

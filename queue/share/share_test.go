@@ -1,11 +1,19 @@
 package share
 
 import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"lunlab/queue"
 )
@@ -134,6 +142,78 @@ func TestSlow(t *testing.T) {
 	}
 	if tags[0] > 32 || tags[1] < 40 {
 		t.Errorf("the slow drive has %.1f tags with fair shares, %.1f without", tags[0], tags[1])
+	}
+}
+
+// The figures of a small map, to the last digit.
+func TestGolden(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("other CPUs round floating-point numbers otherwise")
+	}
+	c := config("fair", 1, 1)
+	c.IOs, c.Tags, c.Load, c.Seed = 1000, 64, Slow, 7
+	rules := [2]Rule{c.Rule, config("series", 1, 1).Rule}
+	m, err := Compare(context.Background(), c, rules, []int{2, 8}, []int{4, 32}, func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.MarshalIndent(m.Cells, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "testdata/golden.json"
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(file, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(b)); diff != "" {
+		t.Errorf("differs from %s (UPDATE_GOLDEN=1 writes it):\n%s", file, diff)
+	}
+}
+
+// The picture is XML with a box for each cell, and names its rules.
+func TestSVG(t *testing.T) {
+	m := &Map{Rules: [2]Rule{{Name: "a<b"}, {Name: "c"}}, Drives: []int{1, 2}, Depths: []int{3}, Cells: []Cell{{Gain: 17}, {Gain: -400}}}
+	var b strings.Builder
+	if err := m.WriteSVG(&b, []string{strings.Repeat("long & ", 40)}); err != nil {
+		t.Fatal(err)
+	}
+	boxes := 0
+	var text strings.Builder
+	for d := xml.NewDecoder(strings.NewReader(b.String())); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch e := token.(type) {
+		case xml.StartElement:
+			if e.Name.Local == "rect" {
+				boxes++
+			}
+			for _, a := range e.Attr {
+				if a.Name.Local == "href" {
+					t.Errorf("the picture fetches %s", a.Value)
+				}
+			}
+		case xml.CharData:
+			text.Write(e)
+		}
+	}
+	if boxes != 3 { // and the ground
+		t.Errorf("%d boxes, want 3", boxes)
+	}
+	for _, want := range []string{`"a<b"`, "+17.0", "-400.0"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %s in the picture", want)
+		}
 	}
 }
 

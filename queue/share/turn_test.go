@@ -28,9 +28,19 @@ func TestTurn(t *testing.T) {
 	}
 	want(c, 8, 128, 14, 20)
 	want(c, 16, 64, -1, 1)
-	want(c, 16, 128, -6, -2)
-	want(c, 32, 64, -11, -5)
-	c.Tags = 2048
-	want(c, 8, 128, 13, 20)
-	want(c, 16, 128, -1, 1)
+	want(c, 16, 128, -6, -1)
+	want(c, 32, 64, -11, -4)
+	more := c
+	more.Tags = 2048
+	want(more, 8, 128, 13, 20)
+	want(more, 16, 128, -1, 1)
+	busy := c
+	busy.Params.CPUs = 16
+	want(busy, 16, 128, 8, 18)
+	unequal := c
+	unequal.Load = Slow
+	want(unequal, 16, 128, -14, -4)
+	bursts := c
+	bursts.Load = Bursts
+	want(bursts, 16, 128, 30, 70)
 }
