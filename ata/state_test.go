@@ -556,3 +556,24 @@ func FuzzTasks(f *testing.F) {
 		}
 	})
 }
+
+// FuzzMemory starts a drive with a state that is damaged.
+func FuzzMemory(f *testing.F) {
+	m := &memory{}
+	h := newHost(f, 1<<20, ata.Options{Memory: m})
+	h.good(ata.Taskfile{Command: 0xf1}, password(0, "me"))
+	h.drive.Close()
+	f.Add(m.b)
+	f.Add([]byte(`{"format":1,"blocks":2048,"accessible":7,"counts":[1],"sanitize":{"erase":true},"hostLogs":{"128":"AA=="},"on":-5}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := ata.New(mustMem(t, 1<<20), ata.Options{Memory: &memory{b: b}})
+		if err != nil {
+			return
+		}
+		defer d.Close()
+		h := &host{t, d}
+		h.identify()
+		h.log(4, 0, 8)
+		h.log(7, 0, 1)
+	})
+}

@@ -61,12 +61,35 @@ step smart-is-off smartctl -i $hdd
 dd if=/dev/urandom of=$ssd bs=64k count=16 oflag=direct 2> /dev/null
 step discard blkdiscard $ssd
 step discarded cmp -n 1048576 $ssd /dev/zero
+verify() {
+  fio --name=w --filename=$1 --rw=randwrite --bsrange=4k-64k --size=16M --verify=crc32c --ioengine=libaio --direct=1 --iodepth=32 --minimal > /dev/null
+}
+step verify-ssd verify $ssd
+step verify-hdd verify $hdd
+
+# The same by the guest's own TCM.
+/opt/lunlab attach -f lab.yaml --socket /tmp/attached > attach.log 2>&1 &
+attached=$!
+await 'grep -q "^attached" attach.log'
+block() {
+  set -- $(grep "^ata *$1 " attach.log)
+  echo $3
+}
+ssd=$(block 0)
+sg_turs -n 2 $ssd > /dev/null 2>&1 || true # LUNs have come since it did
+step attached-smart smartctl -x $ssd
+step attached-hdparm hdparm -I $ssd
+step attached-power hdparm -y $(block 1)
+step attached-verify verify $ssd
+step attached-verify-hdd verify $(block 1)
+kill -INT $attached
+wait $attached
 echo "== log"
 cat log
 echo "== end of log"
 `
 
-var ataSteps = append(steps("set_features", "hdparm-repair", "sanitize", "discard", "discarded"), []step{
+var ataSteps = append(steps("set_features", "hdparm-repair", "sanitize", "discard", "discarded", "verify-ssd", "verify-hdd", "attached-power", "attached-verify", "attached-verify-hdd"), []step{
 	{"vpd", []string{
 		` *0x5001405000000abc`, ` *vendor id: ATA *`, ` *Device signature indicates SATA transport`, ` *model: LUNLAB SSD *`, ` *firmware revision: FW-1.0 *`,
 		` *Optimal transfer length granularity: 8 blocks`, ` *Nominal form factor: 2.5 inch`, ` *Unmap command supported \(LBPU\): 1`,
@@ -106,6 +129,8 @@ var ataSteps = append(steps("set_features", "hdparm-repair", "sanitize", "discar
 		`0x000a +2 +0 +Device-to-host register FISes sent due to a COMRESET`, `-> 64`, // there are errors in its log
 	}},
 	{"smart-hdd", []string{`Sector Size: +4096 bytes logical/physical`, `Rotation Rate: +7200 rpm`, ` *4 Start_Stop_Count .* 2`, `0x03 +0x018 +4 +1 +--- +Head Load Events`, `No Errors Logged`}},
+	{"attached-smart", []string{`Device Model: +LUNLAB SSD`, `SMART overall-health self-assessment test result: PASSED`, `No Errors Logged`}},
+	{"attached-hdparm", []string{`\tModel Number: +LUNLAB SSD *`, `\tQueue depth: 32`, `Checksum: correct`}},
 	{"smart-off", []string{`SMART Disabled.*`}},
 	{"smart-is-off", []string{`SMART support is: Disabled`}},
 }...)
@@ -113,8 +138,8 @@ var ataSteps = append(steps("set_features", "hdparm-repair", "sanitize", "discar
 // TestLinuxATA has a kernel attach ATA drives, and smartmontools, hdparm and sg3_utils
 // look at them.
 func TestLinuxATA(t *testing.T) {
-	out := inGuest(t, ataScript, kernel.Config{Load: []string{"sg"}},
-		"sg_vpd", "sg_dd", "sg_sat_identify", "sg_sat_read_gplog", "sg_sat_phy_event", "sg_sat_set_features", "hdparm", "smartctl", "blkdiscard",
+	out := inGuest(t, ataScript, kernel.Config{Load: []string{"sg", "target_core_user", "tcm_loop"}},
+		"sg_vpd", "sg_dd", "sg_turs", "sg_sat_identify", "sg_sat_read_gplog", "sg_sat_phy_event", "sg_sat_set_features", "hdparm", "smartctl", "blkdiscard", "fio",
 		"iscsistart", "ip", "dmesg", "readlink", "grep", "tr", "cmp", "dd")
 	t.Run("attach", func(t *testing.T) { wantNoComplaint(t, out) })
 	t.Run("tools", func(t *testing.T) { wantSteps(t, out, ataSteps) })
