@@ -359,12 +359,12 @@ func (c *conn) runHere(k *command) {
 	if !k.Execute() {
 		return
 	}
-	answer := k.Leave()
-	c.sess.end(k.req.Immediate)
-	if answer {
+	if k.Leave() {
 		end := off + k.encodeAnswer(buf.b[off:])
 		c.arenaOff = end
 		c.commitAnswer(k, buf, off, end)
+	} else {
+		c.sess.end(k.req.Immediate)
 	}
 	k.release()
 }
@@ -392,9 +392,10 @@ func (c *conn) runApart(k *command) {
 		c.out.commit(buf, 0, k.encodeAnswer(buf.b))
 	}
 	answer := k.Leave()
-	c.sess.end(k.req.Immediate)
 	if answer {
 		c.commitAnswer(k, buf, 0, k.encodeAnswer(buf.b))
+	} else {
+		c.sess.end(k.req.Immediate)
 	}
 	buf.drop()
 	itt := k.req.InitiatorTaskTag
@@ -404,15 +405,17 @@ func (c *conn) runApart(k *command) {
 	}
 }
 
-// commitAnswer commits the answer to k.
+// commitAnswer counts k out and commits its answer.
 func (c *conn) commitAnswer(k *command, buf *buffer, off, end int) {
+	immediate := k.req.Immediate
 	if k.Status == lun.Good || !k.tellsOfReset() || !c.fences() {
+		c.sess.end(immediate)
 		c.out.commit(buf, off, end)
 		return
 	}
 	buf.hold()
 	c.srv.wg.Go(func() {
-		c.commitFenced(buf, off, end)
+		c.commitFenced(immediate, buf, off, end)
 		buf.drop()
 	})
 }
@@ -448,7 +451,7 @@ func (k *command) TaskAborted(*target.Task) {
 	k.abandon()
 	c.sess.end(k.req.Immediate)
 	if k.Status == lun.TaskAborted {
-		c.out.flush(false)
+		c.flushApart()
 	}
 }
 

@@ -456,8 +456,12 @@ func (c *conn) ping() {
 	c.mu.Unlock()
 	p := pdu.NOPIn{InitiatorTaskTag: pdu.NoTag, TargetTransferTag: ttt}
 	c.send(p.Encode, nil)
-	// The output may be stuck behind a peer that doesn't read, which the
-	// writer's own time-out sees to.
+	c.flushApart()
+}
+
+// flushApart flushes for someone who has others to serve: the output may be stuck behind
+// a peer that doesn't read, which the writer's own time-out sees to.
+func (c *conn) flushApart() {
 	c.srv.wg.Go(func() { c.out.flush(false) })
 }
 

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,11 +26,13 @@ type fence struct {
 }
 
 // commitFenced is an answer's way past the other connections. It takes the place of
-// output.commit, and returns when the answer is acknowledged.
-func (c *conn) commitFenced(buf *buffer, off, end int) {
+// session.end and output.commit, and returns when the answer is acknowledged. What waits
+// for its fence is still in flight, so that there is no more of it than may be.
+func (c *conn) commitFenced(immediate bool, buf *buffer, off, end int) {
 	x := c.sess
 	x.fence.mu.Lock()
 	defer x.fence.mu.Unlock()
+	x.end(immediate)
 	x.fence.up.Store(true)
 	defer x.fence.up.Store(false)
 	all := x.working()
@@ -128,9 +131,31 @@ func (o *output) commitFirst(buf *buffer, off, end int) (sn uint32) {
 		o.commitLocked(s.buf, s.off, s.end)
 		s.buf.drop()
 	}
-	o.heldBack = nil
+	o.heldBack, o.heldCharge = nil, 0
 	return sn
 }
+
+// holdBackLocked keeps an answer for commitFirst. A connection that has more answered
+// than its session has memory for, while it lets others wait, has failed.
+func (o *output) holdBackLocked(s segment) {
+	if s.buf.of == nil {
+		o.heldCharge += s.charge()
+	}
+	if o.heldCharge > maxQueued && o.err == nil {
+		o.err = errHeldBack
+	}
+	if o.err != nil && !o.recoverable {
+		return
+	}
+	if n := len(o.heldBack); n > 0 && o.heldBack[n-1].buf == s.buf && o.heldBack[n-1].end == s.off {
+		o.heldBack[n-1].end = s.end
+		return
+	}
+	s.buf.hold()
+	o.heldBack = append(o.heldBack, s)
+}
+
+var errHeldBack = errors.New("iscsi: too much waits for responses to be acknowledged")
 
 // holdsBack tells whether the PDUs that begin with bhs have to wait: answers to
 // commands and functions.
@@ -196,5 +221,5 @@ func (c *conn) affectedBy(f pdu.Function, lu *target.LogicalUnit) (list []affect
 func (a affected) tell() {
 	p := pdu.AsyncMessage{LUN: a.lun, AsyncEvent: pdu.AsyncTasksTerminated}
 	a.conn.send(p.Encode, nil)
-	a.conn.out.flush(false)
+	a.conn.flushApart()
 }

@@ -2,9 +2,11 @@ package iscsi_test
 
 import (
 	"testing"
+	"time"
 
 	"lunlab/lun"
 	"lunlab/target"
+	"lunlab/target/iscsi"
 )
 
 func TestTaskReporting(t *testing.T) {
@@ -83,6 +85,56 @@ func TestResponseFence(t *testing.T) {
 		r.function(2, 0, 0xffffffff, 0)
 		r.functionResponse(0)
 	})
+}
+
+// TestFenceFlood sends functions and commands without end by a session that never
+// acknowledges, so that each answer waits for another connection's.
+func TestFenceFlood(t *testing.T) {
+	l := attacked(t, func(o *iscsi.Options, tgt *iscsi.Target) {
+		multi(o, tgt)
+		o.MaxBuffer = 66 << 20
+	})
+	// A goroutine for each immediate function that may be in flight, the connections'
+	// and those that ping; and the memory that a session may have.
+	b := within(64+20, 17<<20)
+	l.meanwhile(t, func() {
+		r := dial(t, l.addr)
+		r.login("MaxConnections=2", "TaskReporting=ResponseFence")
+		x := r.another(l, 1)
+		old := x.expStatSN
+		x.send(x.command(0x80, 0, 0).put32(28, old), nil)
+		x.good()
+		r.cmdSN = x.cmdSN
+		const n = 2000
+		for range n {
+			r.function(2, 0, 0xffffffff, 0)
+		}
+		for refused := 0; refused < n-65; { // 64, and the one whose fence stands
+			switch p, err := r.tryRecv(rawTimeout); {
+			case err != nil:
+				t.Fatal(err)
+			case p.op() == 0x3f && p.bhs[2] == 6:
+				refused++
+			case p.op() != 0x20:
+				t.Fatalf("got %v", p)
+			}
+		}
+		b.check(t)
+		// Commands whose answers are held back, until there are too many.
+		r.nc.SetWriteDeadline(time.Now().Add(rawTimeout))
+		for i := 0; ; i++ {
+			h := r.command(0x80, 0, 0).put(8, 0, 7)
+			if _, err := r.nc.Write(h[:]); err != nil {
+				break
+			}
+			if i == 1<<20 {
+				t.Fatal("a million answers are held back")
+			}
+		}
+		b.check(t)
+		x.nc.Close()
+	})
+	b.gone(t, l)
 }
 
 // TestFastAbort tells the connections whose tasks a function ends

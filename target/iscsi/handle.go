@@ -133,11 +133,11 @@ func (c *conn) taskManagement(p *pdu.TaskMgmtRequest) {
 	}
 	done := func(fenced bool) {
 		aborting.Wait()
-		c.sess.end(p.Immediate)
 		buf, n := c.encode(r.Encode, nil)
 		if fenced {
-			c.commitFenced(buf, 0, n)
+			c.commitFenced(p.Immediate, buf, 0, n)
 		} else {
+			c.sess.end(p.Immediate)
 			c.out.commit(buf, 0, n)
 		}
 		buf.drop()
@@ -349,5 +349,5 @@ func (c *conn) requestLogout() {
 	}
 	p := pdu.AsyncMessage{AsyncEvent: pdu.AsyncLogoutRequest, Parameter3: 3}
 	c.send(p.Encode, nil)
-	c.out.flush(false)
+	c.flushApart()
 }

@@ -1,6 +1,7 @@
 package iscsi_test
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"fmt"
@@ -127,6 +128,51 @@ func TestDeaf(t *testing.T) {
 		t.Errorf("the connection stays open, after %d bytes", n)
 	}
 	other.alive()
+}
+
+// pipes is a listener whose connections hold nothing: who writes waits for who reads.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if nc, ok := <-p; ok {
+		return nc, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// TestDeafToAborts resets a unit for which a session has tasks that takes no answers, so
+// that it can't be told of their end. Who resets isn't held up by that.
+func TestDeafToAborts(t *testing.T) {
+	l := newLab(t, func(o *iscsi.Options, _ *iscsi.Target) { o.WriteTimeout = time.Hour })
+	ln := make(pipes)
+	go l.srv.Serve(ln)
+	t.Cleanup(func() { close(ln) })
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close() })
+	ln <- far
+	deaf := &raw{t: t, nc: near, r: bufio.NewReader(near), cmdSN: 100, isid: [6]byte{0x80, 6, 6}}
+	deaf.login("TaskReporting=FastAbort", "ImmediateData=No")
+	for range 2 {
+		deaf.send(deaf.command(0xa0, 512, write10(0, 1)...), nil)
+		deaf.recv(0x31)
+	}
+	r := dial(t, l.addr)
+	r.login()
+	r.function(5, 0, 0xffffffff, 0)
+	r.functionResponse(0)
+	r.attend()
+	r.read(0, 1)
+	for range 2 {
+		if p := deaf.recv(0x21); p.bhs[3] != 0x40 {
+			t.Errorf("got %v, want TASK ABORTED", p)
+		}
+	}
+	if p := deaf.recv(0x32); p.bhs[36] != 5 {
+		t.Errorf("got %v, want the event that tasks are ended", p)
+	}
 }
 
 // TestPing is asked for signs of life, and dropped when it gives none.

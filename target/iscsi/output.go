@@ -44,9 +44,11 @@ type output struct {
 	forgot      bool // some of it, for want of room
 	keptBytes   int
 
-	// holding says that a fence stands; heldBack is what came meanwhile.
-	holding  bool
-	heldBack []segment
+	// holding says that a fence stands; heldBack is what came meanwhile, and its
+	// charge.
+	holding    bool
+	heldBack   []segment
+	heldCharge int
 
 	// writeSince is when the write under way began, in Unix nanoseconds, 0 if
 	// none is.
@@ -88,8 +90,7 @@ func (o *output) commit(buf *buffer, off, end int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.holding && holdsBack(buf.b[off:]) {
-		buf.hold()
-		o.heldBack = append(o.heldBack, segment{off, end, buf})
+		o.holdBackLocked(segment{off, end, buf})
 		return
 	}
 	o.commitLocked(buf, off, end)

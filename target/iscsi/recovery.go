@@ -354,6 +354,6 @@ func (c *conn) askForLate(now time.Time) {
 		}
 	}
 	if asked {
-		c.srv.wg.Go(func() { c.out.flush(false) })
+		c.flushApart()
 	}
 }
