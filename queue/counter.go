@@ -67,3 +67,40 @@ func (c *PerCPUCounter) Sum(between func()) int64 {
 	c.waiting = nil
 	return sum
 }
+
+// Counted is what a target has counted of a device's commands. Two looks at it
+// bound what the kernel's own counts read between them: see [RequestRange],
+// [DoneRange] and [BusyRange]. At rest, where both looks are the same and nothing is
+// on its way, iorequest_cnt and iodone_cnt are the target's own. It is the same for
+// per-CPU counters, which sysfs sums: see [PerCPUError].
+type Counted struct {
+	Received, Answered int64
+	// Dropped is of those that it was told to abort before it had answered.
+	Dropped int64
+}
+
+// Range is what a count can be, both ends included.
+type Range struct{ Min, Max int64 }
+
+// Has says whether n is in the range.
+func (r Range) Has(n int64) bool { return r.Min <= n && n <= r.Max }
+
+// RequestRange is of iorequest_cnt, of a device with so many commands in flight at
+// most ([Device.MaxInFlight]). A command is counted before its driver has it, and is
+// taken back if the driver refuses it.
+func RequestRange(before, after Counted, inFlight int) Range {
+	return Range{before.Received, after.Received + int64(inFlight)}
+}
+
+// DoneRange is of iodone_cnt. A command counts when its answer has come, or, without
+// one, when it has timed out.
+func DoneRange(before, after Counted, inFlight int, timedOut int64) Range {
+	return Range{before.Answered - int64(inFlight), after.Answered + timedOut}
+}
+
+// BusyRange is of device_busy, of which neither way to count it is a look at one
+// moment: the weight of a map is added up word by word, and a walk goes from tag to
+// tag. What the target has held from one look to the other is in it.
+func BusyRange(before, after Counted, inFlight int) Range {
+	return Range{max(before.Received-after.Answered-after.Dropped, 0), int64(inFlight)}
+}

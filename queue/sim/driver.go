@@ -1,6 +1,10 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"lunlab/queue"
+)
 
 // rejection is what queuecommand returns.
 type rejection int
@@ -22,6 +26,7 @@ type lun struct {
 	fullUntil time.Duration
 	holding   bool // keeps what it has
 	held      []*request
+	counted   queue.Counted
 }
 
 // fullDelay is how long a full target takes to say so: it is sent to again at
@@ -49,6 +54,8 @@ func (m *model) arrive(rq *request) {
 	s := rq.q.sdev
 	l := &m.luns[s.slot]
 	s.flight[rq] = true
+	l.counted.Received++
+	rq.answered = false
 	m.inFlight++
 	m.progress()
 	s.stats.arrived(len(s.flight))
@@ -86,6 +93,8 @@ func (m *model) answer(rq *request) {
 		after += fullDelay
 	}
 	rq.answer = m.after(after, false, func() {
+		l.counted.Answered++
+		rq.answered = true
 		m.spawn(s.name+" irq", rq.hctx.index, func(t *task) {
 			m.tracef(t.name, "%s: command %d ends: %s", s.name, rq.id, r)
 			if rq.qc != nil {
@@ -128,5 +137,8 @@ func (m *model) leave(rq *request) {
 	}
 	if rq.answer != nil {
 		rq.answer.dead = true
+	}
+	if !rq.answered {
+		m.luns[s.slot].counted.Dropped++
 	}
 }

@@ -84,6 +84,7 @@ type command struct {
 	aborted  bool // an abort was tried
 	timeout  *timer
 	answer   *timer
+	answered bool
 	qc       *queuedCmd
 }
 
