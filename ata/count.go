@@ -83,6 +83,8 @@ func (d *Drive) noteError(t *Task) {
 // failed counts a task that failed. Drive.mu is held.
 func (d *Drive) failed(t *Task, f failure) {
 	switch {
+	case f.unlogged:
+		return
 	case f.err&ErrorUNC != 0:
 		d.count.uncorrectable.Add(1)
 	case f.err&ErrorABRT != 0 && !f.fault:

@@ -83,7 +83,8 @@ type Drive struct {
 	commands  [256]*command
 	smartData map[byte]*command
 
-	bad     lun.BlockSet
+	bad     lun.BlockSet // can't be read
+	flagged lun.BlockSet // neither, which isn't to be logged
 	count   counters
 	closing chan struct{}
 	work    sync.WaitGroup // what goes on in the background
@@ -109,6 +110,7 @@ type Drive struct {
 	security security
 	sanitized
 	selfTest selfTests
+	failing  bool                                  // see PredictFailure
 	hostLogs [hostLogs]*[hostPages][wordBlock]byte // nil: never written
 	buffer   [wordBlock]byte
 	accessible

@@ -111,10 +111,22 @@ func (d *Drive) readBlocks(t *Task, durable bool) failure {
 
 // readable returns what is wrong with n blocks at lba if one of them can't be read.
 func (d *Drive) readable(lba, n uint64) failure {
-	if first, _, bad := d.bad.First(lba, n); bad {
+	first, _, bad := d.bad.First(lba, n)
+	if f, _, flagged := d.flagged.First(lba, n); flagged && (!bad || f < first) {
+		x := uncorrectable(f, lun.ASCUnrecoveredReadError)
+		x.unlogged = true
+		return x
+	}
+	if bad {
 		return uncorrectable(first, lun.ASCUnrecoveredReadError)
 	}
 	return failure{}
+}
+
+// heal makes n blocks at lba readable again.
+func (d *Drive) heal(lba, n uint64) {
+	d.bad.Remove(lba, n)
+	d.flagged.Remove(lba, n)
 }
 
 func (d *Drive) writeBlocks(t *Task, durable bool) failure {
@@ -135,7 +147,7 @@ func (d *Drive) writeBlocks(t *Task, durable bool) failure {
 // written does what is to be done when n blocks at lba were written: they can be read
 // again, and are durable if that was asked for or there is no write cache.
 func (d *Drive) written(lba, n uint64, durable bool) failure {
-	d.bad.Remove(lba, n)
+	d.heal(lba, n)
 	d.count.writes.Add(1)
 	d.count.blocksWritten.Add(n)
 	if durable || !d.writeCache() {
@@ -200,11 +212,14 @@ func (d *Drive) verify(lba, n uint64) failure {
 // maxBad bounds how many blocks can be bad at once.
 const maxBad = 1 << 16
 
-// writeUncorrectable is ACS-4 7.62: it makes blocks that can't be read, be they
-// pseudo-uncorrectable (55h) or flagged (AAh), with or without logging.
+// writeUncorrectable is WRITE UNCORRECTABLE EXT (ACS-4 7.62): it makes blocks that can't be
+// read, be they pseudo-uncorrectable, with errors that are logged, or flagged.
 func (d *Drive) writeUncorrectable(t *Task) failure {
+	to := &d.bad
 	switch t.Feature & 0xff {
-	case 0x55, 0xaa, 0x5a, 0xa5:
+	case 0x55:
+	case 0xaa:
+		to = &d.flagged
 	default:
 		return badField
 	}
@@ -212,7 +227,9 @@ func (d *Drive) writeUncorrectable(t *Task) failure {
 	if f := d.beyond(lba, n); f.failed() {
 		return f
 	}
-	if lba, n = d.physical(lba, n); !d.bad.Add(lba, n, maxBad) {
+	lba, n = d.physical(lba, n)
+	d.heal(lba, n)
+	if !to.Add(lba, n, maxBad) {
 		return failure{err: ErrorABRT, key: lun.HardwareError, code: lun.ASCInternalTargetFailure}
 	}
 	return failure{}

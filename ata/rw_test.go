@@ -119,6 +119,17 @@ func TestBadBlocks(t *testing.T) {
 			t.Errorf("%+v", bad.Answer)
 		}
 	}
+	// Flagged ones are worth no entry in the logs.
+	before := h.log(3, 0, 1)[500]
+	f.Feature, f.LBA, f.Count = 0xaa, 40, 1
+	h.good(f, nil)
+	h.fails(cmd28(0xc8, 40, 1), nil, ata.ErrorUNC)
+	if after := h.log(3, 0, 1)[500]; after != before {
+		t.Errorf("%d errors logged, %d before", after, before)
+	}
+	h.good(cmd28(0xca, 33, 8), make([]byte, 8*512))
+	h.good(cmd28(0xc8, 33, 8), nil)
+	f.Feature = 0x55
 	for _, lba := range []uint64{0, 2047} {
 		f.LBA, f.Count = lba, 1
 		h.good(f, nil)

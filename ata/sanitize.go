@@ -247,7 +247,7 @@ func (d *Drive) eraseAll(pattern uint32, unmap bool, down <-chan struct{}) bool 
 		default:
 		}
 	}
-	d.bad.Remove(0, d.blocks)
+	d.heal(0, d.blocks)
 	return d.store.Sync() == nil && d.waitUntil(began.Add(d.opt.EraseTime), down)
 }
 

@@ -71,7 +71,10 @@ func (d *Drive) smart(t *Task) failure {
 		return d.writeHostLog(t, byte(t.LBA), 0, int(n/wordBlock))
 	case smartReturnStatus:
 		t.Answer.LBA = t.LBA & 0xffffff
-		if d.failing() {
+		d.mu.Lock()
+		failing := d.failing
+		d.mu.Unlock()
+		if failing {
 			t.Answer.LBA = t.LBA&0xff | smartBroken<<8
 		}
 	default:
@@ -126,11 +129,16 @@ var attributes = []attribute{
 	{id: 242, flags: online | events | kept, raw: func(d *Drive) uint64 { return d.count.blocksRead.Load() }},
 }
 
-// normal is the normalized value of every attribute: none gets worse by counting.
+// normal is the normalized value of every attribute: none gets worse by counting. A drive
+// that predicts its failure has one that is at its threshold.
 const normal = 100
 
-// failing tells whether the drive predicts its failure.
-func (d *Drive) failing() bool { return false }
+// PredictFailure has SMART predict that the drive fails, or no longer.
+func (d *Drive) PredictFailure(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failing = on
+}
 
 // smartAttributes is the answer of SMART READ DATA, or that of READ THRESHOLDS. mu is held.
 func (d *Drive) smartAttributes(thresholds bool) (b [wordBlock]byte) {
@@ -145,7 +153,11 @@ func (d *Drive) smartAttributes(thresholds bool) (b [wordBlock]byte) {
 			b[at+1] = a.threshold
 		} else {
 			binary.LittleEndian.PutUint16(b[at+1:], a.flags)
-			b[at+3], b[at+4] = normal, normal
+			value := byte(normal)
+			if d.failing && a.flags&prefailure != 0 {
+				value = a.threshold
+			}
+			b[at+3], b[at+4] = value, value
 			var raw [8]byte
 			binary.LittleEndian.PutUint64(raw[:], a.raw(d))
 			copy(b[at+5:at+11], raw[:])

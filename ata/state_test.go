@@ -134,6 +134,15 @@ func TestSMART(t *testing.T) {
 			t.Errorf("%x, %x", data[:14], thresholds[:14])
 		}
 
+		h.drive.PredictFailure(true)
+		if r := h.ok(smart(0xda, 0, 0), nil); r.Answer.LBA != 0x2cf400 {
+			t.Errorf("status %x", r.Answer.LBA)
+		}
+		if b := h.good(smart(0xd0, 0, 0), nil); b[5] != thresholds[3] {
+			t.Errorf("attribute %d at %d", b[2], b[5])
+		}
+		h.drive.PredictFailure(false)
+
 		status := func() byte { return h.good(smart(0xd0, 0, 0), nil)[363] }
 		h.good(smart(0xd4, 2, 0), nil) // extended
 		time.Sleep(30 * time.Minute)

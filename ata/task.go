@@ -47,6 +47,8 @@ type failure struct {
 	lba   uint64
 	has   bool // lba is the first block that couldn't be accessed
 
+	unlogged bool // it isn't for the error logs
+
 	// What there is to say in SCSI's words (ACS-4 9.x, SAT-5 table 11).
 	key  lun.SenseKey
 	code uint16

@@ -43,7 +43,7 @@ func (d *Drive) trimRanges(t *Task, n uint64) failure {
 		if err := d.sparse.Unmap(int64(lba*d.size), int64(n*d.size)); err != nil {
 			return d.storeFailure(err, lba, true)
 		}
-		d.bad.Remove(lba, n)
+		d.heal(lba, n)
 		d.count.blocksTrimmed.Add(n)
 	}
 	if !d.writeCache() {

@@ -229,6 +229,10 @@ func TestStates(t *testing.T) {
 		h.do("4d 00 40 00 00 0000 00ff 00", nil, 255).is("00 00 0003 00 10 2f")
 		h.do("4d 00 6f 00 00 0000 00ff 00", nil, 255).is("2f 00 0008 0000 03 04 00 00 ff 00")
 
+		h.drive.PredictFailure(true)
+		h.do("4d 00 6f 00 00 0000 00ff 00", nil, 255).is("2f 00 0008 0000 03 04 5d 00 ff 00")
+		sense("0/5d00")
+
 		other := h.other("b")
 		h.unit.Notify(h.n, lun.LogicalUnitReset)
 		h.do("00 00 00 00 00 00", nil, 0).fails(lun.UnitAttention, lun.ASCBusDeviceReset)
