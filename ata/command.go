@@ -135,8 +135,9 @@ func smartCommands() map[byte]*command {
 		smartWriteLog:       {protocol: PIODataOut, length: smartPages},
 	}
 	for _, c := range list {
-		c.name, c.code, c.class, c.run = "SMART", 0xb0, whileLocked|remembers, (*Drive).smart
+		c.name, c.code, c.class, c.run = "SMART", 0xb0, whileLocked, (*Drive).smart
 	}
+	list[smartWriteLog].class |= remembers
 	return list
 }
 

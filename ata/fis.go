@@ -153,7 +153,7 @@ func (t *Task) AppendFIS(b []byte) []byte {
 		f[1] = 0x60 // I, D
 		// What it was before the data, and what it is after.
 		f[2], f[15] = r.Status|StatusDRQ, r.Status
-		binary.LittleEndian.PutUint16(f[16:], uint16(lastBlock(t.Moved)))
+		binary.LittleEndian.PutUint16(f[16:], uint16(lastBlock(t.Moved, t.drq)))
 		return append(b, f[:]...)
 	case DeviceBitsFIS:
 		f := [8]byte{fisSetDeviceBits, 0x40, r.Status & 0x77, r.Error}
@@ -165,14 +165,13 @@ func (t *Task) AppendFIS(b []byte) []byte {
 	return b
 }
 
-// lastBlock is how many of n bytes come with the last PIO Setup FIS, whose field for
-// them has 16 bits.
-func lastBlock(n uint64) uint64 {
-	const most = 8 << 10
+// lastBlock is how many of n bytes come with the last PIO Setup FIS, of DRQ data blocks of
+// size bytes.
+func lastBlock(n, size uint64) uint64 {
 	if n == 0 {
 		return 0
 	}
-	return (n-1)%most + 1
+	return (n-1)%size + 1
 }
 
 // fis puts the registers in the places that all Register FISes have.

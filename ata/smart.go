@@ -281,6 +281,7 @@ func (d *Drive) runSelfTest(t *Task) failure {
 	d.work.Go(func() {
 		d.test(test, test.stop)
 		close(test.done)
+		d.save() // what is lost if that fails is a result
 	})
 	return failure{}
 }

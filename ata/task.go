@@ -32,7 +32,7 @@ type Task struct {
 	command *command
 	cleared bool            // under Drive.mu: another one's error or a reset took it down
 	down    <-chan struct{} // closed then
-	drq     uint64
+	drq     uint64          // bytes of a DRQ data block
 }
 
 // Failed tells whether the task ended with an error or not at all.
