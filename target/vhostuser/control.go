@@ -80,10 +80,18 @@ func (t *task) manage() {
 	for _, o := range s.requestRings() {
 		o.poll()
 	}
-	res := s.manage(le.Uint32(t.raw[4:]), [8]byte(t.raw[8:]), le.Uint64(t.raw[16:]))
+	function := le.Uint32(t.raw[4:])
+	reset := function == tmfLogicalUnitReset || function == tmfNexusReset
+	if reset {
+		s.resetting.Add(1)
+	}
+	res := s.manage(function, [8]byte(t.raw[8:]), le.Uint64(t.raw[16:]))
 	// All that was aborted is in the used rings before this is answered.
 	for _, o := range s.requestRings() {
 		o.settle()
+	}
+	if reset {
+		s.resetting.Add(-1)
 	}
 	if err := t.guarded(func() { t.reply(byte(res)) }); err != nil {
 		r.fail(err)

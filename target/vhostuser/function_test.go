@@ -102,12 +102,16 @@ func TestFunctions(t *testing.T) {
 		t.Errorf("ABORT TASK: response %d", got)
 	}
 	aborted("ABORT TASK", 2, 0)
-	for what, function := range map[string]uint32{"ABORT TASK SET": 1, "CLEAR TASK SET": 3, "LOGICAL UNIT RESET": 5, "I_T NEXUS RESET": 4} {
+	for _, x := range []struct {
+		what     string
+		function uint32
+		as       byte
+	}{{"ABORT TASK SET", 1, 2}, {"LOGICAL UNIT RESET", 5, 4}, {"CLEAR TASK SET", 3, 2}, {"I_T NEXUS RESET", 4, 4}} {
 		hold(0, 103) // with what is held already
-		if got := ctl.tmf(ctlHead, function, 0); got != 0 {
-			t.Errorf("%s: response %d", what, got)
+		if got := ctl.tmf(ctlHead, x.function, 0); got != 0 {
+			t.Errorf("%s: response %d", x.what, got)
 		}
-		aborted(what, 2, 0, 4)
+		aborted(x.what, x.as, 0, 4)
 		for q.run(command{cdb: testUnitReady}).status != 0 {
 		}
 		hold(4, 104)

@@ -28,6 +28,10 @@ type session struct {
 	eventIndex atomic.Bool
 	needsReset atomic.Bool // a virtqueue is broken
 
+	// resetting counts resets of units that go on: what is aborted meanwhile was so
+	// by one of them.
+	resetting atomic.Int32
+
 	backend backend
 	acked   atomic.Bool // the front end acknowledges calls that are messages
 

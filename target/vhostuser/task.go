@@ -181,9 +181,10 @@ func (t *task) execute() {
 }
 
 // abortedAs is the response to a request that was aborted in silence. In virtio
-// each is given back.
+// each is given back: Linux tries it again if that was by a reset (DID_RESET), and
+// else reports an I/O error.
 func (t *task) abortedAs() response {
-	if t.ring.draining.Load() {
+	if t.ring.draining.Load() || t.ring.s.resetting.Load() > 0 {
 		return responseReset
 	}
 	return responseAborted
