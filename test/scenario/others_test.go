@@ -70,7 +70,7 @@ func TestFind(t *testing.T) {
 		"limits/tcm_loop/3/100/25":          1,
 		"limits/scsi_debug/2/5/5/host-wide": 1,
 		"*/*":                               len(scenario.All()),
-		"eh":                                5,
+		"eh":                                6,
 	} {
 		if found, err := scenario.Find(pattern); err != nil || len(found) != want {
 			t.Errorf("%s: %d found, %v, want %d", pattern, len(found), err, want)

@@ -45,7 +45,7 @@ func All() []Scenario { return append(Limits(), others...) }
 // others are the scenarios beside the limits, in the order in which they run.
 var others = []Scenario{
 	attachCycles, scanRescan, depthSweep, depthSweepQueues, countersRest, countersHeld,
-	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, ehEscalation, ehLate, stateOffline, stateRefused,
+	fullStorm, busyZero, ehAbort, ehLUNReset, ehResets, ehEscalation, ehLate, ehHeld, stateOffline, stateRefused,
 	stuckOne, schedSwitch, cpuHotplug, sgBeside,
 	countersErrors, uaIO, eraseSanitize, eraseFormat, targetKilled, suspendFreezer, suspendDevices,
 	ataScenario(AHCI), ataRescan, ataScenario(ATAPIIX),

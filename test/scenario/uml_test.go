@@ -62,7 +62,7 @@ func TestVirtualTime(t *testing.T) {
 		_, results := ktestWith(t, img, scenario.Virtual(), scenario.Options{VirtualTime: true})
 		asPredicted(t, results)
 		trace := ""
-		for _, name := range []string{"eh/escalation", "eh/late-answer"} {
+		for _, name := range []string{"eh/escalation", "eh/late-answer", "eh/held-reset"} {
 			r := results[name]
 			trace += fmt.Sprintf("%s %v %+v %+v\n", name, r.Elapsed.Round(time.Second), r.Facts, r.Checks)
 		}
