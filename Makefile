@@ -8,7 +8,7 @@ SHELL   := /bin/bash
 GO      ?= go
 PKGS    := ./...
 # What lunlab and its tests run: a program or file of each package, and the package.
-NEEDS := qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils fio=fio iscsi-ls=libiscsi-bin iscsid=open-iscsi nbdkit=nbdkit multipathd=multipath-tools mke2fs=e2fsprogs ip=iproute2 sg_inq=sg3-utils \
+NEEDS := qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils fio=fio iscsi-ls=libiscsi-bin iscsid=open-iscsi nbdkit=nbdkit multipathd=multipath-tools mke2fs=e2fsprogs ip=iproute2 busybox=busybox-static sg_inq=sg3-utils \
 	hdparm=hdparm smartctl=smartmontools isnsd=open-isns-server isnsadm=open-isns-utils \
 	modprobe=kmod gcc=gcc mkfs.xfs=xfsprogs /usr/include/stdio.h=libc6-dev /usr/include/iscsi/iscsi.h=libiscsi-dev /usr/lib/$(shell uname -m)-linux-gnu/qemu/block-iscsi.so=qemu-block-extra
 # What make bench runs beside lunlab.

@@ -30,6 +30,8 @@ func ktestCommand() *cobra.Command {
 		timeout             time.Duration
 		against             againstBaseline
 		order               order
+		traceDir            string
+		shell               bool
 	)
 	c := &cobra.Command{
 		Use:   "ktest",
@@ -113,9 +115,19 @@ baseline; 1 if something differs; 2 if it could not run.`,
 			if cfg.SMP < 1 || cfg.Memory < 1 || timeout <= 0 {
 				return fmt.Errorf("--smp %d, --mem %d, --timeout %v: each has to be above 0", cfg.SMP, cfg.Memory, timeout)
 			}
+			if shell {
+				if !cmd.Flags().Changed("scenario") {
+					ss = ss[:1]
+				}
+				return ktestShell(cmd, cfg, consoleFile, ss)
+			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not done after %v (--timeout)", timeout))
 			defer cancel()
+			opts.Trace = traceDir != ""
 			if against.baseline.Kernel != "" {
+				if traceDir != "" {
+					return errors.New("--trace is for one kernel")
+				}
 				if ktap || junitFile != "" {
 					return errors.New("--ktap and --junit are reports of one kernel; of two there is the table, --json and --html")
 				}
@@ -124,6 +136,10 @@ baseline; 1 if something differs; 2 if it could not run.`,
 				base := cfg
 				base.Kernel, base.Modules = against.baseline.Kernel, against.baseline.Modules
 				against.baseline = base
+			}
+			traces, err := newTraces(traceDir)
+			if err != nil {
+				return err
 			}
 			out, err := openReports(cmd.OutOrStdout(), ktap, jsonFile, junitFile, htmlFile)
 			if err != nil {
@@ -141,12 +157,14 @@ baseline; 1 if something differs; 2 if it could not run.`,
 			take := func(e scenario.Event) {
 				p.event(e)
 				report.Take(e)
+				traces.event(e)
 			}
 			if here {
 				err = ktestHere(ctx, ss, opts, take)
 			} else {
 				err = ktestGuest(ctx, cfg, consoleFile, p.logf, ss, opts, report, take)
 			}
+			err = errors.Join(err, traces.close())
 			report.End(ss, err)
 			p.clear()
 			if werr := out.write(report); werr != nil {
@@ -178,6 +196,8 @@ baseline; 1 if something differs; 2 if it could not run.`,
 	f.StringVar(&junitFile, "junit", "", "write the report as JUnit XML to `file`")
 	f.StringVar(&htmlFile, "html", "", "write the report as a page with pictures, and the console's log, to `file`")
 	f.BoolVar(&ktap, "ktap", false, "print the report as KTAP instead of the table")
+	f.StringVar(&traceDir, "trace", "", "keep what the tracepoints of the block layer and the SCSI core said at last, trace-SCENARIO.txt of each scenario, in `folder`")
+	f.BoolVar(&shell, "shell", false, "run a shell (busybox) in the guest, on this terminal, with the disk of one limits scenario attached, and nothing else")
 	f.DurationVar(&timeout, "timeout", 15*time.Minute, "give up after this time")
 	f.StringVar(&cfg.Accel, "accel", "auto", "auto, kvm or tcg; auto takes KVM where a guest starts under it")
 	f.IntVar(&cfg.SMP, "smp", 4, "the guest's CPUs; they cap hardware queues")
@@ -186,6 +206,9 @@ baseline; 1 if something differs; 2 if it could not run.`,
 	f.StringVar(&cfg.QEMU, "qemu", "qemu-system-x86_64", "QEMU to run")
 	f.DurationVar(&cfg.BootTimeout, "boot-timeout", 90*time.Second, "give a guest up that isn't in userspace after this time")
 	f.StringVar(&consoleFile, "console", "", "keep the guest's console in `file`; default: console.log in the cache")
+	for _, name := range []string{"list", "baseline", "repeat", "trace", "json", "junit", "html", "ktap", "timeout"} {
+		c.MarkFlagsMutuallyExclusive("shell", name)
+	}
 	return c
 }
 
@@ -214,38 +237,15 @@ func ktestHere(ctx context.Context, ss []scenario.Scenario, opts scenario.Option
 }
 
 func ktestGuest(ctx context.Context, cfg kernel.Config, consoleFile string, logf func(string, ...any), ss []scenario.Scenario, opts scenario.Options, report *scenario.Report, take func(scenario.Event)) error {
-	cache, err := kernel.CacheDir()
+	cfg.Logf = logf
+	consoleFile, console, err := prepareGuest(ctx, &cfg, consoleFile)
 	if err != nil {
 		return err
 	}
-	if cfg.Kernel == "" {
-		img, err := kernel.Distribution(ctx, cache, logf)
-		if err != nil {
-			return err
-		}
-		cfg.Kernel = img.Kernel
-		if cfg.Modules == "" {
-			cfg.Modules = img.Modules
-		}
-	} else if cfg.Modules == "" {
-		cfg.Modules = kernel.ModulesOf(cfg.Kernel)
-	}
-	if consoleFile == "" {
-		consoleFile = filepath.Join(filepath.Dir(cache), "console.log")
-		if err := os.MkdirAll(filepath.Dir(consoleFile), 0o755); err != nil {
-			return err
-		}
-	}
-	// Of two runs at once, the one that ends last is kept.
-	console, err := os.CreateTemp(filepath.Dir(consoleFile), filepath.Base(consoleFile)+".")
-	if err != nil {
-		return err
-	}
-	cfg.Console, cfg.Logf = console, logf
 	report.Complaints, err = scenario.RunGuest(ctx, cfg, ss, opts, take)
 	var cerr error
 	report.Console, cerr = ends(console, maxConsole)
-	if cerr = errors.Join(cerr, console.Chmod(0o644), console.Close(), os.Rename(console.Name(), consoleFile)); cerr != nil {
+	if cerr = errors.Join(cerr, keepConsole(console, consoleFile)); cerr != nil {
 		return errors.Join(err, cerr)
 	}
 	var lost *kernel.GuestError
@@ -279,8 +279,46 @@ func ends(f *os.File, most int64) (string, error) {
 	return fmt.Sprintf("%s\n[... %d bytes are left out here ...]\n%s", head, size-most, tail), err
 }
 
+// prepareGuest finds the kernel and its modules, and opens the file that the console
+// goes to, which [keepConsole] gives its name.
+func prepareGuest(ctx context.Context, cfg *kernel.Config, consoleFile string) (string, *os.File, error) {
+	cache, err := kernel.CacheDir()
+	if err != nil {
+		return "", nil, err
+	}
+	if cfg.Kernel == "" {
+		img, err := kernel.Distribution(ctx, cache, cfg.Logf)
+		if err != nil {
+			return "", nil, err
+		}
+		cfg.Kernel = img.Kernel
+		if cfg.Modules == "" {
+			cfg.Modules = img.Modules
+		}
+	} else if cfg.Modules == "" {
+		cfg.Modules = kernel.ModulesOf(cfg.Kernel)
+	}
+	if consoleFile == "" {
+		consoleFile = filepath.Join(filepath.Dir(cache), "console.log")
+		if err := os.MkdirAll(filepath.Dir(consoleFile), 0o755); err != nil {
+			return "", nil, err
+		}
+	}
+	// Of two runs at once, the one that ends last is kept.
+	console, err := os.CreateTemp(filepath.Dir(consoleFile), filepath.Base(consoleFile)+".")
+	if err != nil {
+		return "", nil, err
+	}
+	cfg.Console = console
+	return consoleFile, console, nil
+}
+
+func keepConsole(console *os.File, as string) error {
+	return errors.Join(console.Chmod(0o644), console.Close(), os.Rename(console.Name(), as))
+}
+
 // guestFlags are the flags that say what guest to boot.
-var guestFlags = []string{"kernel", "uml", "virtual-time", "modules", "baseline", "baseline-modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console"}
+var guestFlags = []string{"kernel", "uml", "virtual-time", "modules", "baseline", "baseline-modules", "accel", "smp", "mem", "append", "qemu", "boot-timeout", "console", "shell"}
 
 // listScenarios prints the names, and what each of those shows that isn't a
 // configuration like others.
@@ -377,6 +415,7 @@ func agentCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&opts.Rules, "rules", "", "the kernel's rules")
 	c.Flags().BoolVar(&opts.VirtualTime, "virtual-time", false, "time isn't real")
+	c.Flags().BoolVar(&opts.Trace, "trace", false, "emit traces")
 	return c
 }
 

@@ -37,7 +37,7 @@ func main() {
 		attachCommand(),
 		checkCommand(),
 		exampleCommand(),
-		agentCommand(), targetCommand(),
+		agentCommand(), targetCommand(), shellCommand(),
 	)
 	// The first signal ends what runs in good order, the next at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

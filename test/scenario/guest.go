@@ -60,16 +60,8 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, o Options, 
 	if files == nil {
 		files = map[string]string{}
 	}
-	for _, p := range programsOf(ss) {
-		path, err := exec.LookPath(p.name)
-		if err != nil {
-			return nil, fmt.Errorf("no %s to take into the guest: %w; on Debian and Ubuntu: apt-get install %s", p.name, err, p.pkg)
-		}
-		prog, err := kernel.Program(path)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(files, prog)
+	if err := takePrograms(files, programsOf(ss)); err != nil {
+		return nil, err
 	}
 	cfg.Files = files
 	load, carry := modulesOf(ss)
@@ -158,6 +150,22 @@ func leaveOut(ss []Scenario, o Options, emit func(Event)) []Scenario {
 	})
 }
 
+// takePrograms adds programs of the host to a guest's files.
+func takePrograms(files map[string]string, programs []program) error {
+	for _, p := range programs {
+		path, err := exec.LookPath(p.name)
+		if err != nil {
+			return fmt.Errorf("no %s to take into the guest: %w; on Debian and Ubuntu: apt-get install %s", p.name, err, p.pkg)
+		}
+		prog, err := kernel.Program(path)
+		if err != nil {
+			return err
+		}
+		maps.Copy(files, prog)
+	}
+	return nil
+}
+
 // errGuestStuck is [ErrStuck] in a guest.
 var errGuestStuck = errors.New("the guest is stuck")
 
@@ -208,7 +216,7 @@ func (g *guestRun) boot(ctx context.Context, cfg kernel.Config, ss []Scenario) e
 		}
 	}()
 	stderr := &limitedBuffer{left: 64 << 10}
-	argv := []string{"/bin/lunlab", AgentCommand, "--rules=" + g.Rules, fmt.Sprintf("--virtual-time=%v", g.VirtualTime)}
+	argv := []string{"/bin/lunlab", AgentCommand, "--rules=" + g.Rules, fmt.Sprintf("--virtual-time=%v", g.VirtualTime), fmt.Sprintf("--trace=%v", g.Trace)}
 	for _, s := range ss {
 		argv = append(argv, s.Name)
 	}

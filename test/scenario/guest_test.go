@@ -23,10 +23,19 @@ func ktest(t *testing.T, img kernel.Image, ss []scenario.Scenario) (scenario.Ker
 
 func ktestWith(t *testing.T, img kernel.Image, ss []scenario.Scenario, o scenario.Options) (scenario.Kernel, map[string]scenario.Result) {
 	t.Helper()
+	return ktestTaking(t, img, ss, o, func(scenario.Event) {})
+}
+
+// ktestTaking is ktest with a look at all events.
+func ktestTaking(t *testing.T, img kernel.Image, ss []scenario.Scenario, o scenario.Options, take func(scenario.Event)) (scenario.Kernel, map[string]scenario.Result) {
+	t.Helper()
 	report := new(scenario.Report)
 	complaints, err := scenario.RunGuest(t.Context(), kernel.Config{
 		Kernel: img.Kernel, Modules: img.Modules, Init: kerneltest.Lunlab(t), SMP: 4, Memory: 1536, Logf: t.Logf,
-	}, ss, o, report.Take)
+	}, ss, o, func(e scenario.Event) {
+		report.Take(e)
+		take(e)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

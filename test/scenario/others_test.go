@@ -1,6 +1,7 @@
 package scenario_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -153,12 +154,30 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
+// counts holds what the tracepoints saw against what the target did.
+func counts(t *testing.T, trace string, r scenario.Result) {
+	t.Helper()
+	errors := strings.Count(trace, "sense=(key=0x3 asc=0x11 ascq=0x0)")
+	if want := fact(r, "failed"); fmt.Sprint(errors) != want {
+		t.Errorf("the trace of counters/rest has %d medium errors, and the target %s", errors, want)
+	}
+	if !strings.Contains(trace, " block_rq_issue: ") || !strings.Contains(trace, " scsi_dispatch_cmd_start: ") {
+		t.Errorf("the trace of counters/rest lacks block_rq_issue or scsi_dispatch_cmd_start: %.2000s", trace)
+	}
+}
+
 // A scenario whose time is over shows what was in flight then, at both ends, and
 // where the tasks were that wait for it.
 func TestHang(t *testing.T) {
-	ss := find(t, "selftest/hang")
-	_, results := ktest(t, kerneltest.Stock(t), ss)
-	r := results[ss[0].Name]
+	ss := find(t, "counters/rest", "selftest/hang")
+	traces := map[string]string{}
+	_, results := ktestTaking(t, kerneltest.Stock(t), ss, scenario.Options{Trace: true}, func(e scenario.Event) {
+		if e.Trace != nil {
+			traces[e.Trace.Scenario] += string(e.Trace.Text)
+		}
+	})
+	counts(t, traces["counters/rest"], results["counters/rest"])
+	r := results["selftest/hang"]
 	if r.Verdict != scenario.Failed || !strings.Contains(r.Error, "it took over 15s") || r.Hang == nil {
 		t.Fatalf("%s: %s, hang %v; want it to be too long", r.Verdict, r.Error, r.Hang)
 	}

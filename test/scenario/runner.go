@@ -22,6 +22,7 @@ type Event struct {
 	Kernel *Kernel `json:"kernel,omitempty"`
 	Step   *Step   `json:"step,omitempty"`
 	Result *Result `json:"result,omitempty"`
+	Trace  *Trace  `json:"trace,omitempty"`
 
 	// Ask is for the host of a guest, and doesn't leave [RunGuest].
 	Ask *Ask `json:"ask,omitempty"`
@@ -50,6 +51,9 @@ type Options struct {
 	// VirtualTime says that the guest, which is User-Mode Linux, and what the host
 	// serves it run in a time of their own: see [kernel.Clock].
 	VirtualTime bool
+
+	// Trace has what the tracepoints say of each scenario emitted.
+	Trace bool
 }
 
 // runner carries scenarios out on the running kernel.
@@ -217,8 +221,13 @@ func (rn *runner) one(ctx context.Context, s Scenario) error {
 		return err
 	}
 	defer r.closeProbe()
+	endTrace, err := r.trace()
+	if err != nil {
+		return err
+	}
 	limited, end := r.limit(ctx, s.Timeout, fmt.Errorf("it took over %v", s.Timeout))
-	err := s.run(limited, r)
+	err = s.run(limited, r)
+	traceErr := endTrace()
 	r.Elapsed = time.Since(start)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -239,7 +248,7 @@ func (rn *runner) one(ctx context.Context, s Scenario) error {
 		showBlocked()
 		return ErrStuck
 	}
-	return kerr
+	return errors.Join(kerr, traceErr)
 }
 
 // timerPhase is a multiple of the steps that the kernel's timers, of up to a minute
