@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -341,7 +342,7 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) (refuse
 	}
 	r.check(what+", reads back", w.QueueDepth, read, "")
 
-	if err := r.turnOver(ctx, w.MaxInFlight); err != nil {
+	if err := r.turnOver(ctx); err != nil {
 		return refused, err
 	}
 	if err := r.watch(); err != nil {
@@ -355,9 +356,10 @@ func (r *run) write(ctx context.Context, w queue.DepthWrite, peak *Peak) (refuse
 }
 
 // turnOver lets all end that was started so far, at the target and then in the
-// kernel, which may have thousands of completions to see to. It gives up on a
-// kernel that stays above most in flight: the watch that follows will show it.
-func (r *run) turnOver(ctx context.Context, most int) error {
+// kernel, which may have thousands of completions to see to. One that has a token
+// above a lowered map's depth isn't counted by the map, so that another may start.
+func (r *run) turnOver(ctx context.Context) error {
+	begun := time.Now()
 	if m := r.disk.meter; m != nil {
 		limited, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("commands that were let go did not end"))
 		defer cancel()
@@ -372,16 +374,15 @@ func (r *run) turnOver(ctx context.Context, most int) error {
 	if err := sleep(ctx, turnover); err != nil || r.probe == nil {
 		return err
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-		dev, err := r.probed()
-		if err != nil || dev.InFlight <= most {
-			return err
-		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+	err := r.until(ctx, 20*time.Second, func() (bool, error) {
+		since := time.Since(begun)
+		held, err := r.probe.Held()
+		return !slices.ContainsFunc(held, func(h probe.Held) bool { return h.Address == r.disk.device && h.Age > since }), err
+	})
+	if errors.Is(err, errNotYet) {
+		return errors.New("commands from before did not end in the kernel")
 	}
-	return nil
+	return err
 }
 
 // watch begins a new watch of both witnesses and, where the target is ours,
