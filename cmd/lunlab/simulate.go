@@ -27,6 +27,7 @@ type simulation struct {
 	time         time.Duration
 	json, list   bool
 	quiet        bool
+	noFairShares bool
 	custom       sim.Host
 	sharing      sharing
 }
@@ -76,6 +77,7 @@ if --time was over before all had run and nothing was broken till then.`,
 	f.StringSliceVar(&s.rules, "rules", nil, "only these rules, by name (default: all; with --drives: fair,series)")
 	f.StringSliceVar(&s.hosts, "host", nil, "only these hosts, by name (default: all)")
 	f.Uint64Var(&s.seed, "seed", 1, "what decides all that is by chance")
+	f.BoolVar(&s.noFairShares, "no-fair-shares", false, "devices take tags without hctx_may_queue, whatever the rules (with --drives: --rules dropped)")
 	f.IntVar(&s.steps, "steps", 0, "steps to look, for each set of rules on each host (default: 400000 for the table, 2000000 for one)")
 	f.DurationVar(&s.time, "time", 0, "end after this time, however far it is (0: don't)")
 	f.BoolVar(&s.json, "json", false, "print JSON")
@@ -196,7 +198,7 @@ func (s *simulation) run(cmd *cobra.Command) error {
 	var explorers []sim.Explorer
 	for _, h := range hosts {
 		for _, r := range rules {
-			explorers = append(explorers, sim.Explorer{Rules: r, Host: h, Seed: s.seed, Steps: s.steps, Raw: !detail && !s.json})
+			explorers = append(explorers, sim.Explorer{Rules: r, Host: h, NoFairShares: s.noFairShares, Seed: s.seed, Steps: s.steps, Raw: !detail && !s.json})
 		}
 	}
 	ctx := cmd.Context()
@@ -380,7 +382,11 @@ func printReports(w io.Writer, rules []queue.Rules, hosts []sim.Host, reports []
 		return err
 	}
 	if !detail {
-		_, err := fmt.Fprintf(w, "\nseed %d; . nothing broken, - not run. What an invariant says: --list. How one is broken: --rules and --host.\n", reports[0].Seed)
+		shares := ""
+		if reports[0].NoFairShares {
+			shares = ", no fair shares"
+		}
+		_, err := fmt.Fprintf(w, "\nseed %d%s; . nothing broken, - not run. What an invariant says: --list. How one is broken: --rules and --host.\n", reports[0].Seed, shares)
 		return err
 	}
 	for _, r := range reports {

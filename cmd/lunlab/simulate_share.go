@@ -30,7 +30,7 @@ type sharing struct {
 // exploringFlags those that it doesn't take with it.
 var (
 	sharingFlags   = []string{"depth", "speed", "load", "set", "svg", "ios"}
-	exploringFlags = []string{"host", "steps", "time", "hw-queues", "host-tagset", "needs-budget-token", "configured-depth"}
+	exploringFlags = []string{"host", "no-fair-shares", "steps", "time", "hw-queues", "host-tagset", "needs-budget-token", "configured-depth"}
 )
 
 // Limits of the host, if no flag says otherwise: see README.

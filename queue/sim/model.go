@@ -30,6 +30,8 @@ type model struct {
 	host   Host
 	limits queue.Limits
 	cpus   int
+	// noFairShares: see [Case].
+	noFairShares bool
 
 	tags     []*tags
 	queues   int

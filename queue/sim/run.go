@@ -14,6 +14,9 @@ import (
 type Case struct {
 	Rules queue.Rules `json:"rules"`
 	Host  Host        `json:"host"`
+	// NoFairShares: a device may take all of the tags that it shares with
+	// others, as the series of 2026-06-09 has it.
+	NoFairShares bool `json:"no_fair_shares,omitempty"`
 	// Seed is of the model's own chances: hints and answering times.
 	Seed     uint64   `json:"seed"`
 	Plan     Plan     `json:"plan"`
@@ -119,6 +122,7 @@ type how struct {
 
 func (c Case) run(h how) Result {
 	m := newModel(c.Rules, c.Host, c.Seed)
+	m.noFairShares = c.NoFairShares
 	m.schedule, m.limit, m.only = h.scheduler, h.limit, h.only
 	if h.trace {
 		m.trace = &Trace{}
@@ -135,6 +139,8 @@ func (c Case) run(h how) Result {
 type Explorer struct {
 	Rules queue.Rules
 	Host  Host
+	// NoFairShares: see [Case].
+	NoFairShares bool
 	// Seed decides all that is by chance.
 	Seed uint64
 	// Steps is how many steps to look, without those that shrinking takes.
@@ -157,6 +163,9 @@ type Finding struct {
 type Report struct {
 	Rules string `json:"rules"`
 	Host  string `json:"host"`
+	// NoFairShares: see [Case].
+	NoFairShares bool `json:"no_fair_shares,omitempty"`
+
 	Seed  uint64 `json:"seed"`
 	Runs  int    `json:"runs"`
 	Steps int    `json:"steps"`
@@ -169,7 +178,7 @@ type Report struct {
 // violation is shrunk and reported once. The report depends on nothing but the
 // explorer, unless ctx ends. Its error is [Case.Validate]'s, or ctx's.
 func (e Explorer) Explore(ctx context.Context) (Report, error) {
-	rep := Report{Rules: e.Rules.Name, Host: e.Host.Name, Seed: e.Seed}
+	rep := Report{Rules: e.Rules.Name, Host: e.Host.Name, NoFairShares: e.NoFairShares, Seed: e.Seed}
 	if err := e.Host.Limits.Validate(); err != nil {
 		return rep, err
 	}
@@ -179,7 +188,7 @@ func (e Explorer) Explore(ctx context.Context) (Report, error) {
 			return rep, err
 		}
 		rep.Runs++
-		c := Case{Rules: e.Rules, Host: e.Host, Seed: rng.Uint64()}
+		c := Case{Rules: e.Rules, Host: e.Host, NoFairShares: e.NoFairShares, Seed: rng.Uint64()}
 		c.Plan = newPlan(e.Host, rng)
 		odds := []float64{0, 0.01, 0.1, 0.3}[rng.IntN(4)]
 		res := c.run(how{scheduler: scheduler{rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), odds: odds}, limit: exploreSteps})

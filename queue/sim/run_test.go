@@ -43,6 +43,27 @@ func TestTaskSetFullLowersTheDepth(t *testing.T) {
 	}
 }
 
+// A device that shares its host's tags takes its share of them, and without fair
+// shares all that there are.
+func TestFairShares(t *testing.T) {
+	c := sim.Case{Rules: rules(t, "6.12"), Host: sim.Host{Name: "test", Limits: queue.Limits{HWQueues: 1, CanQueue: 16, CmdPerLUN: 16}}}
+	c.Plan = sim.Plan{
+		{Kind: sim.OpScan}, {Kind: sim.OpScan, Slot: 1}, {Kind: sim.OpSettle},
+		{Kind: sim.OpSubmit, Slot: 1, N: 1}, {Kind: sim.OpSettle}, // it is active from here on
+		{Kind: sim.OpHold}, {Kind: sim.OpSubmit, N: 20}, {Kind: sim.OpSettle},
+	}
+	for none, want := range map[bool]int{false: 8, true: 16} {
+		c.NoFairShares = none
+		res, err := c.Run(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(res.Violations) > 0 || len(res.Devices) != 2 || res.Devices[0].Peak != want {
+			t.Errorf("no fair shares %v: %+v, %v; want %d in flight", none, res.Devices, res.Violations, want)
+		}
+	}
+}
+
 // A case can be written down as JSON, and run again.
 func TestCaseJSON(t *testing.T) {
 	c := sim.Case{Rules: rules(t, "v3"), Host: host(t, "mvsas"), Seed: 4, Plan: sim.Plan{{Kind: sim.OpScan}}}

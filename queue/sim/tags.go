@@ -85,7 +85,7 @@ func (h *hwCtx) nrActive() *int {
 
 // mayQueue is hctx_may_queue: a fair share of tags that are shared.
 func (h *hwCtx) mayQueue() bool {
-	if !h.q.m.sharing() || !*h.active() {
+	if h.q.m.noFairShares || !h.q.m.sharing() || !*h.active() {
 		return true
 	}
 	return *h.nrActive() < queue.FairTags(h.tags.bits.Depth, h.tags.activeQueues)
