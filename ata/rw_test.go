@@ -189,6 +189,20 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// TestVerify reads and verifies by a store that isn't memory.
+func TestVerify(t *testing.T) {
+	s := &failing{Store: mustMem(t, 1<<20)}
+	h := hostOf(t, s, ata.Options{})
+	data := pattern(300*512, 1)
+	h.good(cmd48(0x35, 5, 300), data)
+	h.same("blocks", h.good(cmd48(0x25, 5, 300), nil), data)
+	h.good(cmd48(0x42, 5, 300), nil)
+	s.err = syscall.EIO
+	if r := h.fails(cmd48(0x42, 5, 300), nil, ata.ErrorUNC); r.Answer.LBA != 6 {
+		t.Errorf("the first bad sector is %d", r.Answer.LBA)
+	}
+}
+
 // synced counts what is made durable.
 type synced struct {
 	store.Store

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,13 @@ func TestStatistics(t *testing.T) {
 	last := errors[4+4*18:][:18]
 	if last[12] != 0x25 || last[3] != 3 || last[5] != 100 {
 		t.Errorf("the last command is %x", last)
+	}
+	for _, address := range []byte{1, 2} {
+		summary := h.good(smart(0xd5, address, 1), nil)
+		command, e := summary[2+48:][:12], summary[2+60:][:30]
+		if summary[1] != 1 || summary[452] != 1 || command[2] != 3 || command[3] != 100 || command[7] != 0x25 || e[1] != 0x40 || e[3] != 100 || e[7] != 0x51 {
+			t.Errorf("log %d: command %x, error %x", address, command, e)
+		}
 	}
 	if e := errors[4+90:][:34]; e[1] != 0x40 || e[4] != 100 || e[11] != 0x51 {
 		t.Errorf("the error is %x", e)
@@ -365,6 +373,36 @@ func TestSanitize(t *testing.T) {
 	})
 }
 
+// TestSanitizeFails has the store fail.
+func TestSanitizeFails(t *testing.T) {
+	s := &failing{Store: mustMem(t, 1<<20)}
+	h := hostOf(t, s, ata.Options{})
+	overwrite := ata.Taskfile{Command: 0xb4, Feature: 0x14, Count: 1, LBA: 0x4f5700000001}
+	status, clears := ata.Taskfile{Command: 0xb4}, ata.Taskfile{Command: 0xb4, Count: 1}
+	fail := func(f ata.Taskfile) {
+		t.Helper()
+		s.err = syscall.EIO
+		h.good(f, nil)
+		for h.do(status, nil).Answer.Count&0x4000 != 0 {
+			runtime.Gosched()
+		}
+		s.err = nil
+		if r := h.fails(status, nil, ata.ErrorABRT); r.Answer.LBA != 1 {
+			t.Errorf("reason %d", r.Answer.LBA)
+		}
+		h.fails(cmd28(0xc8, 0, 1), nil, ata.ErrorABRT)
+	}
+	overwrite.Count |= 0x10 // FAILURE MODE
+	fail(overwrite)
+	h.good(clears, nil)
+	h.good(cmd28(0xc8, 0, 1), nil)
+	overwrite.Count = 1
+	fail(overwrite)
+	h.fails(clears, nil, ata.ErrorABRT)
+	h.drive.PowerCycle(nil)
+	h.fails(cmd28(0xc8, 0, 1), nil, ata.ErrorABRT)
+}
+
 // TestPower goes through the power modes.
 func TestPower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -407,6 +445,13 @@ func TestPower(t *testing.T) {
 		}
 		h.fails(ata.Taskfile{Command: 0xe1, Feature: 0x44}, nil, ata.ErrorABRT)
 		h.fails(ata.Taskfile{Command: 0xe2, Count: 254}, nil, ata.ErrorABRT)
+		for count, period := range map[uint16]time.Duration{1: 5 * time.Second, 240: 20 * time.Minute, 241: 30 * time.Minute, 251: 330 * time.Minute, 252: 21 * time.Minute, 253: 8 * time.Hour, 255: 21*time.Minute + 15*time.Second} {
+			h.good(ata.Taskfile{Command: 0xe3, Count: count}, nil)
+			time.Sleep(period - time.Second)
+			mode(0x80)
+			time.Sleep(time.Second)
+			mode(0)
+		}
 		h.good(ata.Taskfile{Command: 0xe6}, nil)
 		h.fails(ata.Taskfile{Command: 0xec}, nil, ata.ErrorABRT)
 		h.drive.Reset(ata.SoftReset)

@@ -419,6 +419,76 @@ func concurrent(t *testing.T, h *host) {
 	wg.Wait()
 }
 
+// gate is a store whose reads wait until it is opened, and tell when they have come.
+type gate struct {
+	store.Store
+	came, open chan struct{}
+}
+
+func (g *gate) Blocking() bool { return true }
+
+func (g *gate) ReadAt(p []byte, off int64) (int, error) {
+	g.came <- struct{}{}
+	<-g.open
+	return g.Store.ReadAt(p, off)
+}
+
+// TestCancel aborts a command that waits for the drive, and those behind it go on.
+func TestCancel(t *testing.T) {
+	s, err := mem.New(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{s, make(chan struct{}, 8), make(chan struct{})}
+	h := hostOf(t, g, ata.Options{})
+	start := func(cdb string) (cancel chan struct{}, done chan lun.Status) {
+		cancel, done = make(chan struct{}), make(chan lun.Status, 1)
+		go func() {
+			c := lun.Command{Nexus: h.n, CDB: unhex(t, cdb), DataIn: [][]byte{make([]byte, 512)}, DataOut: [][]byte{make([]byte, 512)}, Cancel: cancel}
+			h.unit.Execute(&c)
+			done <- c.Status
+		}()
+		return cancel, done
+	}
+	_, read := start("28 00 00000000 00 0001 00")
+	<-g.came
+	cancel, flush := start("35 00 00000000 00 0000 00")
+	for sat.Waiting(h.unit) != 1 {
+		runtime.Gosched()
+	}
+	_, write := start("2a 00 00000001 00 0001 00")
+	for sat.Waiting(h.unit) != 2 {
+		runtime.Gosched()
+	}
+	close(cancel)
+	<-flush
+	if s := <-write; s != lun.Good {
+		t.Errorf("the command behind ended with %#x", s)
+	}
+	close(g.open)
+	if s := <-read; s != lun.Good {
+		t.Errorf("the command before ended with %#x", s)
+	}
+	h.do("35 00 00000000 00 0000 00", nil, 0).good()
+}
+
+// TestPriority gives a queued command a high priority, which the drive's log shows.
+func TestPriority(t *testing.T) {
+	h := newHost(t, 1<<20, ata.Options{})
+	h.drive.Spoil(5, 1)
+	for _, p := range []struct {
+		priority uint8
+		attr     lun.TaskAttribute
+		want     byte
+	}{{0, lun.Simple, 0}, {15, lun.Simple, 0}, {1, lun.Simple, 0x80}, {0, lun.HeadOfQueue, 0x80}} {
+		c := lun.Command{Nexus: h.n, CDB: unhex(t, "28 00 00000005 00 0001 00"), DataIn: [][]byte{make([]byte, 512)}, Priority: p.priority, Attr: p.attr}
+		h.unit.Execute(&c)
+		if got := h.do("85 09 0e 0000 0001 001000000000 00 2f 00", nil, 512).good().data[13]; got != p.want {
+			t.Errorf("priority %d, attribute %d: %#x", p.priority, p.attr, got)
+		}
+	}
+}
+
 // TestNoAllocations reads and writes.
 func TestNoAllocations(t *testing.T) {
 	h := newHost(t, 1<<20, ata.Options{})
