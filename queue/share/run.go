@@ -79,6 +79,7 @@ type drive struct {
 	waiting   []*command // for the budget
 	active    bool
 	idleSince int64
+	watched   bool
 	off, on   int64 // the load comes in bursts: its period and length; off 0: always
 	phase     int64
 	stats     driveStats
@@ -164,7 +165,7 @@ func (r *run) addDrive(i int, length int64) {
 		speed, service = speed/slowness, service*slowness
 	}
 	servers := max(1, int(math.Round(speed*service/1e9)))
-	d := &drive{index: i, servers: servers, service: float64(servers) / speed * 1e9, idleSince: -1}
+	d := &drive{index: i, servers: servers, service: float64(servers) / speed * 1e9}
 	d.stats.speed, d.stats.duty = speed, 1
 	d.counts = queue.NewPerCPUCounter(len(r.cpus))
 	if r.Load == Bursts && i%2 == 1 {
@@ -433,16 +434,28 @@ func (r *run) wakeAll(jobs []*job) {
 func (r *run) ended(q *command) {
 	d := q.j.d
 	d.stats.ended(r, q)
-	if d.held > 0 {
+	if d.held == 0 {
+		d.idleSince = r.now
+		r.watchIdle(d)
+	}
+}
+
+// watchIdle is the time-out timer's look for a queue without requests.
+func (r *run) watchIdle(d *drive) {
+	if d.watched {
 		return
 	}
-	d.idleSince = r.now
-	r.at(r.now+r.grace, func() {
-		if d.held > 0 || !d.active || r.now-d.idleSince < r.grace {
-			return
+	d.watched = true
+	r.at(d.idleSince+r.grace, func() {
+		d.watched = false
+		switch {
+		case d.held > 0:
+		case r.now < d.idleSince+r.grace:
+			r.watchIdle(d)
+		default: // blk_mq_tag_idle, which wakes all
+			d.active = false
+			r.tags.activate(-1)
+			r.wakeAll(r.tags.wake(r.tags.sleepers))
 		}
-		d.active = false
-		r.tags.activate(-1)
-		r.wakeAll(r.tags.wake(r.tags.sleepers)) // blk_mq_tag_wakeup_all
 	})
 }
