@@ -69,6 +69,10 @@ func (m *machines) announce(u *lab.Unit, c vhostuser.Change) {
 	}
 }
 
+// umlQueueSize is what User-Mode Linux wants of each virtqueue: with can_queue
+// below it, a target is none for it.
+const umlQueueSize = 256
+
 // greeting says how virtual machines get the devices.
 func (m *machines) greeting() string {
 	var b strings.Builder
@@ -79,8 +83,11 @@ As disks of a virtual machine:
   qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem -chardev socket,id=%[1]s,path=%[2]s -device vhost-user-scsi-pci,chardev=%[1]s,num_queues=%[3]d,virtqueue_size=%[4]d,cmd_per_lun=%[5]d,t10_pi=on
   crosvm run --vhost-user scsi,socket=%[2]s
   cloud-hypervisor --memory size=1G,shared=on --generic-vhost-user socket=%[2]s,virtio_id=8,queue_sizes=[%[6]s]
-
 `, o.Name, s, o.Queues, o.QueueSize, o.CmdPerLUN, strings.TrimSuffix(strings.Repeat(fmt.Sprint(o.QueueSize, ","), 2+o.Queues), ","))
+		if o.QueueSize >= umlQueueSize {
+			fmt.Fprintf(&b, "  GLIBC_TUNABLES=glibc.pthread.rseq=0 setarch -R ./linux mem=512M virtio_uml.device=%s:8 ...  # User-Mode Linux\n", s)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }
