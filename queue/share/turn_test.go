@@ -37,6 +37,10 @@ func TestTurn(t *testing.T) {
 	busy := c
 	busy.Params.CPUs = 16
 	want(busy, 16, 128, 8, 18)
+	free := c
+	free.Params.Near, free.Params.Far = 0, 0
+	want(free, 16, 128, -1, 1)
+	want(free, 8, 128, -1, 4)
 	unequal := c
 	unequal.Load = Slow
 	want(unequal, 16, 128, -14, -4)
