@@ -1,6 +1,7 @@
 package sat
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"strings"
@@ -29,6 +30,7 @@ type identity struct {
 	senseReporting bool
 	sanitize       bool
 	trusted        bool
+	solidState     bool // it tells how much of its life is used
 }
 
 func (id *identity) word(n int) uint16 { return binary.LittleEndian.Uint16(id.data[2*n:]) }
@@ -90,6 +92,17 @@ func (u *Unit) identify() error {
 			id.sendTrim = b[0]&1 == 1 && b[4]&1 == 1
 		}
 	}
+	id.solidState = u.hasSolidState()
 	u.id.Store(id)
 	return nil
+}
+
+// hasSolidState tells whether the drive has Solid State Device Statistics, as the list of
+// its statistics pages says.
+func (u *Unit) hasSolidState() bool {
+	var b [512]byte
+	if s := u.fetch(nil, ata.Taskfile{Command: readLogExt, Count: 1, LBA: logStatistics}, b[:]); s.Key != lun.NoSense {
+		return false
+	}
+	return bytes.IndexByte(b[9:][:min(int(b[8]), 255)], solidStateStats) >= 0
 }

@@ -264,6 +264,7 @@ func (u *Unit) changePage(c *lun.Command, p modePage) lun.Sense {
 // Log pages.
 const (
 	selfTestPage   = 0x10
+	solidStatePage = 0x11
 	exceptionsPage = 0x2f
 )
 
@@ -274,16 +275,24 @@ func (u *Unit) logSense(_ *nexus, c *lun.Command) lun.Sense {
 		return lun.InvalidField(3, 7)
 	}
 	b := []byte{page, 0, 0, 0}
-	smart := u.id.Load().smart
+	id := u.id.Load()
+	smart, solid := id.smart, id.solidState
 	var s lun.Sense
 	switch {
 	case page == 0:
 		b = append(b, 0)
-		if smart {
-			b = append(b, selfTestPage, exceptionsPage)
+		for _, p := range []struct {
+			page byte
+			has  bool
+		}{{selfTestPage, smart}, {solidStatePage, solid}, {exceptionsPage, smart}} {
+			if p.has {
+				b = append(b, p.page)
+			}
 		}
 	case page == selfTestPage && smart:
 		b, s = u.selfTestLog(c, b)
+	case page == solidStatePage && solid:
+		b, s = u.solidStateLog(c, b)
 	case page == exceptionsPage && smart:
 		b = u.exceptionsLog(c, b)
 	default:
@@ -292,7 +301,8 @@ func (u *Unit) logSense(_ *nexus, c *lun.Command) lun.Sense {
 	if s.Key != lun.NoSense {
 		return s
 	}
-	if pointer != 0 && (page == 0 || page == exceptionsPage || pointer > selfTests) {
+	last := map[byte]uint16{selfTestPage: selfTests, solidStatePage: 1}[page]
+	if pointer > last {
 		return lun.InvalidField(5, 7)
 	}
 	if pointer > 1 {
@@ -350,6 +360,20 @@ func fillSelfTest(p, e []byte) {
 		p[16] = byte(lun.MediumError)
 		put16(p[17:], lun.ASCUnrecoveredReadError)
 	}
+}
+
+// Places in the Solid State Device Statistics, page 7 of the Device Statistics log.
+const (
+	logStatistics   = 0x04
+	solidStateStats = 7
+	percentageUsed  = 8
+)
+
+// solidStateLog appends the Solid State Media parameter (SAT-5 10.2.5).
+func (u *Unit) solidStateLog(c *lun.Command, b []byte) ([]byte, lun.Sense) {
+	var log [512]byte
+	s := u.fetch(c, ata.Taskfile{Command: readLogExt, Count: 1, LBA: logStatistics | solidStateStats<<8}, log[:])
+	return append(b, 0, 1, 0x03, 4, 0, 0, 0, log[percentageUsed]), s
 }
 
 // exceptionsLog appends the Informational Exceptions parameter (SAT-5 10.2.7).

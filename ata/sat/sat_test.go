@@ -226,7 +226,9 @@ func TestStates(t *testing.T) {
 				t.Errorf("self-test %d: %x", i, got)
 			}
 		}
-		h.do("4d 00 40 00 00 0000 00ff 00", nil, 255).is("00 00 0003 00 10 2f")
+		h.do("4d 00 40 00 00 0000 00ff 00", nil, 255).is("00 00 0004 00 10 11 2f")
+		h.do("4d 00 51 00 00 0001 00ff 00", nil, 255).is("11 00 0008 0001 03 04 00 00 00 00")
+		h.do("4d 00 51 00 00 0002 00ff 00", nil, 255).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
 		h.do("4d 00 6f 00 00 0000 00ff 00", nil, 255).is("2f 00 0008 0000 03 04 00 00 ff 00")
 
 		h.drive.PredictFailure(true)

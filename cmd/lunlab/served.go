@@ -174,6 +174,9 @@ func describe(u *lab.LUN) string {
 	if u.Thin {
 		s += ", thin"
 	}
+	if u.ATA != nil {
+		s += ", an ATA drive"
+	}
 	if u.ReadOnly {
 		s += ", read-only"
 	}
