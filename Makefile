@@ -7,8 +7,9 @@
 SHELL   := /bin/bash
 GO      ?= go
 PKGS    := ./...
-# What lunlab and its tests run: a program or file of each package, and the package.
-NEEDS := qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils fio=fio iscsi-ls=libiscsi-bin iscsid=open-iscsi nbdkit=nbdkit multipathd=multipath-tools mke2fs=e2fsprogs ip=iproute2 busybox=busybox-static sg_inq=sg3-utils \
+# What ktest runs, and what the tests run beside: a program or file of each package, and the package.
+RUN_NEEDS := qemu-system-x86_64=qemu-system-x86 fio=fio iscsistart=open-iscsi
+NEEDS := $(RUN_NEEDS) qemu-img=qemu-utils iscsi-ls=libiscsi-bin iscsid=open-iscsi nbdkit=nbdkit multipathd=multipath-tools mke2fs=e2fsprogs ip=iproute2 busybox=busybox-static sg_inq=sg3-utils \
 	hdparm=hdparm smartctl=smartmontools isnsd=open-isns-server isnsadm=open-isns-utils \
 	modprobe=kmod gcc=gcc mkfs.xfs=xfsprogs /usr/include/stdio.h=libc6-dev /usr/include/iscsi/iscsi.h=libiscsi-dev /usr/lib/$(shell uname -m)-linux-gnu/qemu/block-iscsi.so=qemu-block-extra
 # What make bench runs beside lunlab.
@@ -34,6 +35,7 @@ bin/lunlab: FORCE
 	@CGO_ENABLED=0 $(GO) build -o $@ ./cmd/lunlab
 FORCE:
 
+run: NEEDS := $(RUN_NEEDS)
 run: setup build
 	./bin/lunlab ktest $(ARGS)
 
@@ -42,7 +44,7 @@ run: setup build
 TESTS_AT_ONCE ?= $(shell n=$$(nproc); echo $$((n > 3 ? n / 2 : 1)))
 test: setup lint
 	$(GO) build -race -o /dev/null $(PKGS)
-	$(GO) test -race -p $(TESTS_AT_ONCE) -timeout 40m $(PKGS)
+	$(GO) test -race -p $(TESTS_AT_ONCE) -timeout 60m $(PKGS)
 	$(GO) test ./queue/sim ./queue/share # the rest, which the race detector can't bear
 
 lint:
@@ -67,7 +69,7 @@ setup:
 	@command -v $(GO) >/dev/null || { echo "lunlab needs Go: https://go.dev/dl"; exit 1; }
 	@export PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
 	for n in $(NEEDS); do [ -e "$${n%=*}" ] || command -v "$${n%=*}" >/dev/null || missing="$$missing $${n#*=}"; done; \
-	lists=; if command -v apt-cache >/dev/null && ! apt-cache policy $(KERNELS) 2>/dev/null | grep -q 'Candidate: [0-9]'; then lists=yes; fi; \
+	lists=; if command -v apt-cache >/dev/null && ! LC_ALL=C apt-cache policy $(KERNELS) 2>/dev/null | grep -q 'Candidate: [0-9]'; then lists=yes; fi; \
 	[ -n "$$missing$$lists" ] || exit 0; \
 	install="apt-get update$${missing:+ && apt-get install -y --no-install-recommends$$missing}"; \
 	if ! command -v apt-get >/dev/null; then echo "lunlab needs, in Debian's names:$$missing"; exit 1; fi; \

@@ -46,7 +46,7 @@ guest), verifies written data, measures random reads,
 then holds completions back so that all the commands are in flight that the
 kernel lets be, lowers queue_depth to an eighth while fio runs, and raises it
 again. Commands in flight are counted twice: by the target that holds them, and
-in the kernel by a BPF probe, in parentheses. The prediction comes from the
+in the kernel by a BPF probe, in parentheses where that differs. The prediction comes from the
 rules (see "lunlab rules") that fit what the kernel shows of itself.
 
 Other scenarios show more; --list --scenario '*' names them. Those of ata have
@@ -303,6 +303,9 @@ func prepareGuest(ctx context.Context, cfg *kernel.Config, consoleFile string) (
 		if err := os.MkdirAll(filepath.Dir(consoleFile), 0o755); err != nil {
 			return "", nil, err
 		}
+	}
+	if fi, err := os.Stat(consoleFile); err == nil && !fi.Mode().IsRegular() {
+		return "", nil, fmt.Errorf("--console %s is no file, and one would be put in its place", consoleFile)
 	}
 	// Of two runs at once, the one that ends last is kept.
 	console, err := os.CreateTemp(filepath.Dir(consoleFile), filepath.Base(consoleFile)+".")

@@ -66,7 +66,9 @@ func latest(cacheDir string) (img Image, ok bool) {
 // distributionVersion asks apt which version the preferred package stands for.
 func distributionVersion(ctx context.Context) (string, error) {
 	for _, p := range distributionPackages {
-		out, err := exec.CommandContext(ctx, "apt-cache", "depends", "--important", p).Output()
+		apt := exec.CommandContext(ctx, "apt-cache", "depends", "--important", p)
+		apt.Env = append(os.Environ(), "LC_ALL=C")
+		out, err := apt.Output()
 		if errors.Is(err, exec.ErrNotFound) {
 			return "", errors.New("kernel: no apt-cache here: name a kernel of your own with --kernel FILE --modules DIR")
 		}

@@ -34,7 +34,9 @@ type index struct {
 // guest, itself and its shared libraries, as guest path -> host path.
 func Program(p string) (map[string]string, error) {
 	files := map[string]string{p: p}
-	out, err := exec.Command("ldd", p).CombinedOutput()
+	ldd := exec.Command("ldd", p)
+	ldd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := ldd.CombinedOutput()
 	if err != nil {
 		if bytes.Contains(out, []byte("not a dynamic executable")) {
 			return files, nil

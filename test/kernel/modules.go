@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -88,6 +89,11 @@ func moduleName(p string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// those returns those of the modules that the folder has.
+func (s *ModuleSet) those(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return s.files[n] == "" })
 }
 
 // Resolve returns the named modules and what they depend on, dependencies

@@ -35,6 +35,8 @@ type Config struct {
 	// brought along, for modprobe in the guest. Dependencies come by
 	// themselves. What QEMU's devices need is always there.
 	Load, Carry []string
+	// Optional names modules to carry if the folder has them.
+	Optional []string
 
 	// Files go into the guest, guest path -> host path. See [Program].
 	Files map[string]string
@@ -272,7 +274,7 @@ func (cfg *Config) writeInitramfs(file string) error {
 		return err
 	}
 	load := append(guestDrivers[:len(guestDrivers):len(guestDrivers)], cfg.Load...)
-	mods, err := set.Resolve(append(load[:len(load):len(load)], cfg.Carry...)...)
+	mods, err := set.Resolve(slices.Concat(load, cfg.Carry, set.those(cfg.Optional))...)
 	if err != nil {
 		return err
 	}
@@ -303,8 +305,9 @@ func (cfg *Config) qemuArgs(initrd, socket, accel string) []string {
 	if accel == "kvm" {
 		cpu, acc = "host", "kvm"
 	}
-	// The time-outs of the kernel's own watchdogs assume a CPU of one's own.
-	line := "console=ttyS0 loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=120 "
+	// The time-outs of the kernel's own watchdogs assume a CPU of one's own, and so
+	// does its check of the timer, which panics where no tick came in time.
+	line := "console=ttyS0 loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=120 workqueue.watchdog_thresh=120 no_timer_check "
 	if accel == "tcg" && !strings.Contains(cfg.Append, "maxcpus=") {
 		line += "maxcpus=1 " + allCPUs + " "
 	}
@@ -548,8 +551,12 @@ func (vm *VM) signal() error { return syscall.Kill(-vm.cmd.Process.Pid, syscall.
 
 // kill ends the guest and waits for all that goes with it.
 func (vm *VM) kill() {
-	vm.signal()
-	<-vm.exited
+	select {
+	case <-vm.exited: // its id may be another's by now
+	default:
+		vm.signal()
+		<-vm.exited
+	}
 	if vm.clock != nil {
 		vm.clock.close()
 	}

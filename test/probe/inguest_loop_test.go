@@ -141,7 +141,7 @@ func TestGuestCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		// It goes on watching, or has failed before.
-		ctrlC := time.AfterFunc(1500*time.Millisecond, func() { cmd.Process.Signal(os.Interrupt) })
+		ctrlC := time.AfterFunc(4*time.Second, func() { cmd.Process.Signal(os.Interrupt) })
 		cmd.Wait()
 		ctrlC.Stop()
 		return out.String(), errs.String(), cmd.ProcessState.ExitCode()

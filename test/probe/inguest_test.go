@@ -144,7 +144,9 @@ func TestGuestTimeouts(t *testing.T) {
 	d.set(debugDriver+"/opts", 4) // lose every nth command
 	d.set(debugDriver+"/every_nth", 400)
 	l := d.load(8)
-	time.Sleep(1500 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); d.seen(p).TimedOut == 0 && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+	}
 	d.set(debugDriver+"/every_nth", 0)
 	l.stop()
 	got := d.checkExact(p, requests, dones)
@@ -186,7 +188,7 @@ func TestGuestEarlierCommands(t *testing.T) {
 	if _, err := layout(); err != nil { // not while commands are about to end
 		t.Fatal(err)
 	}
-	d.set(debugDriver+"/delay", 500) // jiffies: 2 s at 250 Hz
+	d.set(debugDriver+"/delay", 2500) // jiffies: 10 s at 250 Hz
 	const readers = 5
 	l := d.load(readers)
 	for d.get("device_busy") < readers {

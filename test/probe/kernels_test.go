@@ -55,7 +55,6 @@ func TestKernels(t *testing.T) {
 		{"s2", "6.12", true, ofRules},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			t.Parallel()
 			cfg := kernel.Config{
 				Carry:    []string{"scsi_debug", "target_core_mod", "target_core_file", "tcm_loop"},
 				QEMUArgs: append(virtioArgs(), strings.Fields("-drive if=none,id=ata,driver=null-co,size=64M,read-zeroes=on -device ide-hd,drive=ata")...),
@@ -74,7 +73,7 @@ func TestKernels(t *testing.T) {
 			cfg.Files = map[string]string{"/bin/probe.test": bin}
 			vm := kerneltest.Boot(t, img, cfg)
 
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			env := []string{"LUNLAB_GUEST_RULES=" + k.rules}
 			if k.perCPU {

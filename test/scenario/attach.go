@@ -138,6 +138,9 @@ func attachDebug(ctx context.Context, c Case) (*disk, error) {
 	} else {
 		args = append(args, fmt.Sprintf("max_queue=%d", c.CanQueue))
 	}
+	if left, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*"); len(left) > 0 {
+		return nil, errors.New("scsi_debug is loaded still, with what another case wanted")
+	}
 	if err := modprobe(ctx, args...); err != nil {
 		return nil, err
 	}

@@ -69,6 +69,7 @@ func Compare(baseline, kernel []*Report) *Comparison {
 type seen struct {
 	order  []string
 	values map[string][]string // each once
+	early  bool                // each run ended before it had looked at all
 }
 
 func (s *seen) add(what, value string) {
@@ -95,7 +96,10 @@ func looks(runs []*Report) (s seen) {
 
 // observed is what the runs of a scenario saw.
 func observed(runs []Result) (s seen) {
+	s.early = true
 	for _, r := range runs {
+		hangs := r.LimitsResult != nil && r.MapObserved == scanHangs
+		s.early = s.early && (hangs || r.Verdict == Failed || r.Verdict == Skipped)
 		outcome := "carried out"
 		if r.Verdict == Failed || r.Verdict == Skipped {
 			first, _, _ := strings.Cut(r.Error, "\n")
@@ -134,14 +138,10 @@ func kinds(lines []string) string {
 // on one kernel has not looked at all that the other has: that is left out, and
 // what only the early end shows is not.
 func (c *Comparison) note(scenario string, a, b seen) {
-	early := &a
-	if len(b.order) < len(a.order) {
-		early = &b
-	}
 	for _, what := range append(slices.Clone(a.order), b.order...) {
 		va, inA := a.values[what]
 		vb, inB := b.values[what]
-		if !inA && early == &a && len(a.order) != len(b.order) || !inB && early == &b {
+		if !inA && a.early || !inB && b.early {
 			continue
 		}
 		if slices.ContainsFunc(va, func(v string) bool { return slices.Contains(vb, v) }) {
@@ -197,8 +197,27 @@ func (c *Comparison) ratio(name string, a, b []Result) {
 	c.IOPS = append(c.IOPS, r)
 }
 
+// neither returns the scenarios that were carried out in no run of either kernel,
+// of which nothing can be said.
+func (c *Comparison) neither() (names []string) {
+	carried := map[string]bool{}
+	all := append(slices.Clone(c.Baseline), c.Kernel...)
+	for _, r := range all {
+		for _, res := range r.Results {
+			carried[res.Name] = carried[res.Name] || res.Verdict != Failed && res.Verdict != Skipped
+		}
+	}
+	for name, ok := range carried {
+		if !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // ExitStatus is 0 if there is no difference, 1 if there is one, 2 if a run ended
-// before its time.
+// before its time, or a scenario was carried out on neither kernel.
 func (c *Comparison) ExitStatus() int {
 	for _, r := range append(slices.Clone(c.Baseline), c.Kernel...) {
 		if r.Error != "" || len(r.NotRun) > 0 {
@@ -207,6 +226,9 @@ func (c *Comparison) ExitStatus() int {
 	}
 	if len(c.Differences) > 0 {
 		return ExitDiffers
+	}
+	if len(c.neither()) > 0 {
+		return ExitCouldNotRun
 	}
 	return ExitAsPredicted
 }
@@ -265,6 +287,13 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 
 // Summary is the outcome in one line.
 func (c *Comparison) Summary() string {
+	if none := c.neither(); len(none) > 0 {
+		return c.differences() + "; carried out on neither kernel: " + strings.Join(none, ", ")
+	}
+	return c.differences()
+}
+
+func (c *Comparison) differences() string {
 	if len(c.Differences) == 0 {
 		return "no difference"
 	}

@@ -20,7 +20,7 @@ func ran(rules, budgetMap string, inFlight int, iops float64, more ...Result) *R
 }
 
 func TestCompare(t *testing.T) {
-	hang := Result{Name: "limits/scsi_debug/1/64/64", Verdict: AsPredicted, LimitsResult: &LimitsResult{}}
+	hang := Result{Name: "limits/scsi_debug/1/64/64", Verdict: AsPredicted, LimitsResult: &LimitsResult{MapObserved: scanHangs}}
 	hang.check("LUN scan", "hangs", "hangs", "")
 	ends := Result{Name: hang.Name, Verdict: AsPredicted, LimitsResult: &LimitsResult{}}
 	ends.check("can_queue", 64, 64, "")
@@ -34,6 +34,8 @@ func TestCompare(t *testing.T) {
 		return r.Result
 	}
 	quiet := Result{Name: "eh/abort", Verdict: AsPredicted}
+	more := Result{Name: "eh/abort", Verdict: AsPredicted}
+	more.check("aborts", 6, 6, "")
 	lost := Result{Name: "eh/abort", Verdict: Failed, Error: "hold: the guest ended\nits console"}
 
 	for _, c := range []struct {
@@ -69,6 +71,9 @@ func TestCompare(t *testing.T) {
 			[]*Report{ran("6.12", "allocated", 8, 1, quiet)}, []*Report{ran("6.12", "allocated", 8, 1, lost)}, []Difference{
 				{"eh/abort", "outcome", []string{"carried out"}, []string{"failed: hold: the guest ended"}},
 			}},
+		{"a thing that only one has", []*Report{ran("6.12", "allocated", 8, 1, quiet)}, []*Report{ran("6.12", "allocated", 8, 1, more)}, []Difference{
+			{"eh/abort", "aborts", nil, []string{"6"}},
+		}},
 	} {
 		got := Compare(c.baseline, c.kernel)
 		if diff := cmp.Diff(append([]Difference{}, c.want...), got.Differences); diff != "" {
@@ -81,6 +86,10 @@ func TestCompare(t *testing.T) {
 		if s := got.ExitStatus(); s != want {
 			t.Errorf("%s: exit status %d, want %d", c.name, s, want)
 		}
+	}
+	neither := Compare([]*Report{ran("6.12", "allocated", 8, 1, lost)}, []*Report{ran("6.12", "allocated", 8, 1, lost)})
+	if s := neither.ExitStatus(); s != ExitCouldNotRun || !strings.Contains(neither.Summary(), "on neither kernel: eh/abort") {
+		t.Errorf("what is carried out on neither: exit status %d, %s", s, neither.Summary())
 	}
 }
 

@@ -38,11 +38,12 @@ func erase(name, command string, cdb, list, pattern []byte) Scenario {
 			}
 			var notReady, after atomic.Int64 // after: reads that were answered again
 			d.witness.answer(func(c *lun.Command) bool {
+				refused := notReady.Load() > 0 // before this one came
 				d.witness.Unit.Execute(c)
 				switch {
 				case c.Status == lun.CheckCondition && len(c.Sense) > 2 && c.Sense[2]&0xf == byte(lun.NotReady):
 					notReady.Add(1)
-				case c.Status == lun.Good && notReady.Load() > 0:
+				case c.Status == lun.Good && refused && isRead(c):
 					after.Add(1)
 				}
 				return true
@@ -91,6 +92,11 @@ func erase(name, command string, cdb, list, pattern []byte) Scenario {
 			return nil
 		}),
 	}
+}
+
+// isRead says whether it is a READ that Linux sends.
+func isRead(c *lun.Command) bool {
+	return len(c.CDB) > 0 && (c.CDB[0] == 0x28 || c.CDB[0] == 0x88)
 }
 
 // holds says whether a pattern is all there is on a disk.

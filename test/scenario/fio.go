@@ -51,6 +51,8 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 	}, j.args...)
 	r := &fioRun{ctx: ctx, cmd: exec.CommandContext(ctx, "fio", args...), done: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.errOut
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its jobs are processes
+	r.cmd.Cancel = r.signal
 	r.cmd.WaitDelay = 5 * time.Second
 	if err := r.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("fio: %w", err)
@@ -108,12 +110,20 @@ func (r *fioRun) end() error {
 // kill ends fio, whatever it does, and waits for it, but not for ever: in the
 // kernel, nothing can end it.
 func (r *fioRun) kill() {
-	r.cmd.Process.Kill()
+	select {
+	case <-r.done:
+		return
+	default:
+	}
+	r.signal()
 	select {
 	case <-r.done:
 	case <-time.After(5 * time.Second):
 	}
 }
+
+// signal kills fio and its jobs.
+func (r *fioRun) signal() error { return syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) }
 
 // errCorrupt says that fio read something else than it had written.
 var errCorrupt = errors.New("corrupt data")

@@ -122,6 +122,10 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	return err
 }
 
+// oneLine is the text with its line ends as spaces: what a guest says doesn't end a
+// line of the protocol.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
 // WriteKTAP writes the report in the kernel's Test Anything Protocol, version 1
 // (Documentation/dev-tools/ktap.rst): a subtest for each scenario, and in it a
 // test for each thing that was checked.
@@ -134,20 +138,20 @@ func (r *Report) WriteKTAP(w io.Writer) error {
 		res := &r.Results[i]
 		fmt.Fprintf(&b, "  KTAP version 1\n  # Subtest: %s\n  1..%d\n", titles[i], len(res.Checks))
 		for j, c := range res.Checks {
-			fmt.Fprintf(&b, "  %s %d %s\n", ok[c.OK], j+1, strings.ReplaceAll(c.What, "#", ""))
+			fmt.Fprintf(&b, "  %s %d %s\n", ok[c.OK], j+1, oneLine(strings.ReplaceAll(c.What, "#", "")))
 			if !c.OK {
-				fmt.Fprintf(&b, "  # %s\n", c)
+				diagnose(&b, "  ", c.String())
 			}
 		}
 		for _, c := range res.Complaints {
-			fmt.Fprintf(&b, "  # kernel %s: %s\n", c.Kind, c.Line)
+			diagnose(&b, "  ", "kernel "+c.Kind+": "+c.Line)
 		}
 		diagnose(&b, "  ", res.Error)
 		if res.Hang != nil {
 			diagnose(&b, "  ", strings.Join(res.Hang.Lines(), "\n"))
 		}
 		if res.Verdict == Skipped {
-			fmt.Fprintf(&b, "ok %d %s # SKIP %s\n", i+1, titles[i], res.Error)
+			fmt.Fprintf(&b, "ok %d %s # SKIP %s\n", i+1, titles[i], oneLine(res.Error))
 			continue
 		}
 		fmt.Fprintf(&b, "%s %d %s\n", ok[res.Verdict == AsPredicted], i+1, titles[i])

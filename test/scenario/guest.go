@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -60,21 +59,22 @@ func RunGuest(ctx context.Context, cfg kernel.Config, ss []Scenario, o Options, 
 	if files == nil {
 		files = map[string]string{}
 	}
-	if err := takePrograms(files, programsOf(ss)); err != nil {
-		return nil, err
-	}
-	cfg.Files = files
-	load, carry := modulesOf(ss)
-	cfg.Load, cfg.Carry = append(cfg.Load, load...), append(cfg.Carry, carry...)
-	for _, s := range ss {
-		cfg.Silence = max(cfg.Silence, s.Timeout+90*time.Second) // it would have said that it is stuck
-	}
 	uml, err := kernel.IsUML(cfg.Kernel)
 	if err != nil {
 		return nil, err
 	}
 	if uml {
 		ss = leaveOut(ss, o, emit)
+	}
+	if err := takePrograms(files, programsOf(ss)); err != nil {
+		return nil, err
+	}
+	cfg.Files = files
+	load, carry := modulesOf(ss)
+	cfg.Load, cfg.Carry = append(cfg.Load, load...), append(cfg.Carry, carry...)
+	cfg.Optional = append(cfg.Optional, "crc32c_generic") // iscsi_tcp asks for it, or for what newer kernels have
+	for _, s := range ss {
+		cfg.Silence = max(cfg.Silence, s.Timeout+90*time.Second) // it would have said that it is stuck
 	}
 	dir, err := os.MkdirTemp("", "lunlab-ktest-")
 	if err != nil {
@@ -153,7 +153,7 @@ func leaveOut(ss []Scenario, o Options, emit func(Event)) []Scenario {
 // takePrograms adds programs of the host to a guest's files.
 func takePrograms(files map[string]string, programs []program) error {
 	for _, p := range programs {
-		path, err := exec.LookPath(p.name)
+		path, err := p.find()
 		if err != nil {
 			return fmt.Errorf("no %s to take into the guest: %w; on Debian and Ubuntu: apt-get install %s", p.name, err, p.pkg)
 		}

@@ -33,7 +33,7 @@ func Refusals(ss []Scenario) []error {
 	load, carry := modulesOf(ss)
 	for _, m := range append(load, carry...) {
 		// The first come with the rest, and virtio_scsi hosts are skipped here.
-		if !slices.Contains([]string{"sd_mod", "configfs", "crc32c_generic", "virtio_scsi"}, m) && !haveModule(m) {
+		if !slices.Contains([]string{"sd_mod", "configfs", "virtio_scsi"}, m) && !haveModule(m) {
 			refuse("the kernel has no %s, neither loaded, built in nor as a module that modprobe finds", m)
 		}
 	}

@@ -188,7 +188,7 @@ func (r *run) exercise(ctx context.Context) error {
 	}}); err != nil {
 		return err
 	}
-	return r.checkRest()
+	return r.checkRest(ctx)
 }
 
 // verify writes and reads back, with more I/Os outstanding than the host takes.
@@ -486,19 +486,16 @@ func (r *run) checkTokens(d probe.Device) {
 }
 
 // checkRest checks that nothing is left when nothing runs.
-func (r *run) checkRest() error {
+func (r *run) checkRest(ctx context.Context) error {
 	if m := r.disk.meter; m != nil {
 		r.check("in flight at rest, at the target", 0, m.InFlight(), "")
 	}
 	if err := r.checkProbeRest(); err != nil {
 		return err
 	}
-	busy, err := r.disk.sysfs("device/device_busy")
-	if err != nil {
-		return err
-	}
-	r.check("device_busy at rest", "0", busy, r.pred.DeviceBusy)
-	return nil
+	busy, err := r.idle(ctx, r.disk)
+	r.check("device_busy at rest", 0, busy, r.pred.DeviceBusy)
+	return err
 }
 
 func (r *run) checkProbeRest() error {

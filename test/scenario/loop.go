@@ -67,16 +67,7 @@ func (r *run) rest(ctx context.Context, h *loopHost) error {
 		if len(h.disks) > 1 {
 			what = " of " + d.device
 		}
-		busy := func() (int, error) { return readInt("/sys/block/"+d.name, "device/device_busy") }
-		// What ended is taken out of the counts a moment later.
-		err := r.until(ctx, 10*time.Second, func() (bool, error) {
-			n, err := busy()
-			return n == 0 && d.meter.InFlight() == 0, err
-		})
-		if err != nil && !errors.Is(err, errNotYet) {
-			return err
-		}
-		n, err := busy()
+		n, err := r.idle(ctx, d)
 		if err != nil {
 			return err
 		}
@@ -84,6 +75,19 @@ func (r *run) rest(ctx context.Context, h *loopHost) error {
 		r.check("device_busy at rest"+what, 0, n, "")
 	}
 	return nil
+}
+
+// idle waits a while for device_busy, and the target's count, to be 0, and returns
+// device_busy: what ended is taken out of the counts a moment later.
+func (r *run) idle(ctx context.Context, d *disk) (busy int, err error) {
+	err = r.until(ctx, 10*time.Second, func() (_ bool, err error) {
+		busy, err = readInt("/sys/block/"+d.name, "device/device_busy")
+		return busy == 0 && (d.meter == nil || d.meter.InFlight() == 0), err
+	})
+	if errors.Is(err, errNotYet) {
+		err = nil
+	}
+	return busy, err
 }
 
 // settled waits until the kernel has let a disk be for a while: the last commands of

@@ -220,7 +220,7 @@ func (res *Result) lowered() string {
 // String is one number where the witnesses agree, or only one was there, and
 // else "target (kernel)".
 func (p Peak) String() string {
-	if p.Target > 0 && p.Device > 0 && p.Target != p.Device {
+	if p.Target >= 0 && p.Device >= 0 && p.Target != p.Device {
 		return fmt.Sprintf("%d (%d)", p.Target, p.Device)
 	}
 	return number(max(p.Target, p.Device))

@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"path"
 	"slices"
 	"strings"
@@ -109,6 +110,20 @@ func hasHost(ss []Scenario, host string) bool {
 // program is one that scenarios run, and the Debian package that has it.
 type program struct{ name, pkg string }
 
+// find returns the program's path: those of administrators are not on everybody's
+// PATH.
+func (p program) find() (string, error) {
+	path, err := exec.LookPath(p.name)
+	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
+		if err != nil {
+			if at, e := exec.LookPath(dir + p.name); e == nil {
+				return at, nil
+			}
+		}
+	}
+	return path, err
+}
+
 // programsOf are the programs that the scenarios need.
 func programsOf(ss []Scenario) []program {
 	ps := []program{{"fio", "fio"}}
@@ -129,7 +144,7 @@ func modulesOf(ss []Scenario) (load, carry []string) {
 		carry = append(carry, "scsi_debug")
 	}
 	if hasHost(ss, ISCSITCP) {
-		load = append(load, "iscsi_tcp", "crc32c_generic")
+		load = append(load, "iscsi_tcp")
 	}
 	for _, h := range []string{AHCI, ATAPIIX} {
 		if hasHost(ss, h) {
