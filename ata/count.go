@@ -7,13 +7,13 @@ import (
 
 // counters are what logs and SMART tell of. They outlive a power cycle.
 type counters struct {
-	powerCycles, starts, stops           atomic.Uint64
-	reads, blocksRead                    atomic.Uint64
-	writes, blocksWritten, blocksTrimmed atomic.Uint64
-	uncorrectable, aborted               atomic.Uint64
-	resets                               [HardReset + 1]atomic.Uint64
-	interrupting                         atomic.Uint64 // resets that took tasks down
-	phyResets                            atomic.Uint64 // COMRESETs since the phy event counters were reset
+	powerCycles, starts, stops atomic.Uint64
+	reads, blocksRead          atomic.Uint64
+	writes, blocksWritten      atomic.Uint64
+	uncorrectable              atomic.Uint64
+	resets                     [HardReset + 1]atomic.Uint64
+	interrupting               atomic.Uint64 // resets that took tasks down
+	phyResets                  atomic.Uint64 // COMRESETs since the phy event counters were reset
 
 	// Under Drive.mu.
 	errors  errorRing
@@ -24,8 +24,8 @@ type counters struct {
 // lasting are those that outlive a restart. New ones come last.
 func (c *counters) lasting() []*atomic.Uint64 {
 	return []*atomic.Uint64{
-		&c.powerCycles, &c.starts, &c.stops, &c.reads, &c.blocksRead, &c.writes, &c.blocksWritten, &c.blocksTrimmed,
-		&c.uncorrectable, &c.aborted, &c.resets[SoftReset], &c.resets[HardReset], &c.interrupting,
+		&c.powerCycles, &c.starts, &c.stops, &c.reads, &c.blocksRead, &c.writes, &c.blocksWritten,
+		&c.uncorrectable, &c.resets[SoftReset], &c.resets[HardReset], &c.interrupting,
 	}
 }
 
@@ -82,15 +82,11 @@ func (d *Drive) noteError(t *Task) {
 
 // failed counts a task that failed. Drive.mu is held.
 func (d *Drive) failed(t *Task, f failure) {
-	switch {
-	case f.unlogged:
-		return
-	case f.err&ErrorUNC != 0:
+	if f.unlogged || f.err == ErrorABRT && !f.fault {
+		return // ABRT is what hosts get that try something out
+	}
+	if f.err&ErrorUNC != 0 {
 		d.count.uncorrectable.Add(1)
-	case f.err&ErrorABRT != 0 && !f.fault:
-		// Not worth a place in the error log: it is what hosts try out.
-		d.count.aborted.Add(1)
-		return
 	}
 	d.noteError(t)
 }

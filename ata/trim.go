@@ -44,7 +44,6 @@ func (d *Drive) trimRanges(t *Task, n uint64) failure {
 			return d.storeFailure(err, lba, true)
 		}
 		d.heal(lba, n)
-		d.count.blocksTrimmed.Add(n)
 	}
 	if !d.writeCache() {
 		return d.flush()
