@@ -73,6 +73,7 @@ baseline; 1 if something differs; 2 if it could not run.`,
   lunlab ktest --list --scenario '*'
   lunlab ktest --scenario '*' --repeat 5 --shuffle 0 --timeout 1h
   lunlab ktest --kernel patched/bzImage --baseline stock/bzImage --repeat 3 --html report.html
+  lunlab ktest --uml linux --virtual-time
   sudo lunlab ktest --here`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

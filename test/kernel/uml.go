@@ -73,7 +73,7 @@ func (cfg *Config) umlMachine(ctx context.Context, dir, initrd string) (*machine
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	// UML dies of a glibc that has registered restartable sequences.
-	cmd.Env = append(os.Environ(), "GLIBC_TUNABLES=glibc.pthread.rseq=0")
+	cmd.Env = append(os.Environ(), "GLIBC_TUNABLES=glibc.pthread.rseq=0", "TMPDIR="+cfg.umlMemory(dir))
 	cmd.Dir = dir // for a core dump
 	cmd.ExtraFiles = []*os.File{theirs}
 	return &machine{
@@ -101,6 +101,19 @@ func (cfg *Config) umlArgs(dir, initrd string) ([]string, error) {
 		args = append(args, "time-travel=ext:1:"+timeSocket)
 	}
 	return append(args, strings.Fields(cfg.Append)...), nil
+}
+
+var sharedMemory = "/dev/shm" // tests have another
+
+// umlMemory is where the file lies that is the guest's memory: in memory itself, if
+// there is room for all of it and it may be executed, as in many a container it
+// can't; else in dir. A guest that finds no room while it runs is killed.
+func (cfg *Config) umlMemory(dir string) string {
+	var fs unix.Statfs_t
+	if unix.Statfs(sharedMemory, &fs) == nil && fs.Flags&unix.ST_NOEXEC == 0 && fs.Bavail*uint64(fs.Bsize) >= uint64(cfg.Memory)<<20 {
+		return sharedMemory
+	}
+	return dir
 }
 
 // withoutASLR has f start a process without address space layout randomization.

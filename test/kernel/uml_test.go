@@ -156,3 +156,16 @@ func diff(a, b string) string {
 	}
 	return strings.Join(d, "\n")
 }
+
+// TestUMLNoSharedMemory has a machine without room for a guest's memory in its own.
+func TestUMLNoSharedMemory(t *testing.T) {
+	img := kerneltest.UML(t)
+	defer kernel.SetSharedMemory("/nothere")()
+	vm := kerneltest.Boot(t, img, kernel.Config{Memory: 256}, "cat")
+	if out := kerneltest.Run(t, vm, "cat", "/proc/version"); !strings.HasPrefix(out, "Linux") {
+		t.Errorf("/proc/version: %q", out)
+	}
+	if log := strings.Join(vm.Console(60), "\n"); !strings.Contains(log, "lunlab-vm-") {
+		t.Errorf("the guest's memory isn't in its folder:\n%s", log)
+	}
+}

@@ -15,23 +15,11 @@ var ehHeld = Scenario{
 	Timeout: 3 * time.Minute,
 	virtual: true,
 	served:  Case{Host: VirtIOSCSI, Limits: ehLate.served.Limits},
-	run: func(ctx context.Context, r *run) error {
-		if r.host == nil {
-			r.Verdict = Skipped
-			return errNoHost
-		}
-		r.step("attach")
-		d, err := r.attachVirtIO(ctx)
-		if err != nil {
-			return err
-		}
-		return errors.Join(r.held(ctx, d), d.remove())
-	},
+	run:     onVirtIO((*run).held),
 }
 
-func (r *run) held(ctx context.Context, d *disk) error {
+func (r *run) held(ctx context.Context, d *disk, m *hostMeter) error {
 	const commands, wait = 8, 40 * time.Second
-	m := d.meter.(*hostMeter)
 	before := m.ask("").Aborted
 	r.step("hold")
 	m.Hold()

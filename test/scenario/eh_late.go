@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -23,21 +22,10 @@ var ehLate = Scenario{
 	virtual: true,
 	served:  Case{Host: VirtIOSCSI, Limits: queue.Limits{HWQueues: 1, CanQueue: umlQueueSize, CmdPerLUN: 64, ClampsDepth: true}},
 	faults:  []string{fmt.Sprintf("cmd=read lba=%d-%d delay=%v", lateOffset/512, lateOffset/512+7, lateAnswer)},
-	run: func(ctx context.Context, r *run) error {
-		if r.host == nil {
-			r.Verdict = Skipped
-			return errNoHost
-		}
-		r.step("attach")
-		d, err := r.attachVirtIO(ctx)
-		if err != nil {
-			return err
-		}
-		return errors.Join(r.late(ctx, d), d.remove())
-	},
+	run:     onVirtIO((*run).late),
 }
 
-func (r *run) late(ctx context.Context, d *disk) error {
+func (r *run) late(ctx context.Context, d *disk, m *hostMeter) error {
 	if err := d.set(commandTimeout, "device/timeout"); err != nil {
 		return err
 	}
@@ -61,6 +49,6 @@ func (r *run) late(ctx context.Context, d *disk) error {
 	}
 	const why = "the driver's eh_timed_out starts the command's time anew"
 	r.check("iotmo_cnt", int(lateAnswer.Seconds())/commandTimeout, after-before, why)
-	r.check("commands aborted at the target", 0, d.meter.(*hostMeter).ask("").Aborted, why)
+	r.check("commands aborted at the target", 0, m.ask("").Aborted, why)
 	return nil
 }

@@ -218,6 +218,22 @@ func (r *run) attachVirtIO(ctx context.Context) (*disk, error) {
 	}
 }
 
+// onVirtIO is the run of a scenario on the disk that the host serves for it.
+func onVirtIO(steps func(*run, context.Context, *disk, *hostMeter) error) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		if r.host == nil {
+			r.Verdict = Skipped
+			return errNoHost
+		}
+		r.step("attach")
+		d, err := r.attachVirtIO(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(steps(r, ctx, d, d.meter.(*hostMeter)), d.remove())
+	}
+}
+
 func hostDriver(host string) (string, error) {
 	b, err := os.ReadFile("/sys/class/scsi_host/" + host + "/proc_name")
 	return strings.TrimSpace(string(b)), err
