@@ -44,9 +44,9 @@ func (j *job) progress(least time.Duration) [3]byte {
 func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32, work func(*job) Sense) Sense {
 	j := &job{code: code, start: time.Now(), done: make(chan struct{})}
 	d.mu.Lock()
-	if state := d.state.Load(); state&(formatting|sanitizing) != 0 {
+	if s := d.erasable(d.state.Load(), failed); s.Key != NoSense {
 		d.mu.Unlock()
-		return d.notReady(state)
+		return s
 	}
 	if d.closed {
 		d.mu.Unlock()
@@ -105,6 +105,20 @@ func (d *Disk) erase(c *Command, immed bool, code uint16, running, failed uint32
 	case <-c.Cancel:
 		return Sense{Key: AbortedCommand}
 	}
+}
+
+// erasable returns why an erasure can't begin in a state. failed is what the state
+// has afterwards if it fails. A SANITIZE that failed leaves nothing but another one,
+// which may not leave more than it did (SBC-4 4.11.1).
+func (d *Disk) erasable(state, failed uint32) Sense {
+	if failed&sanitizeFailed != 0 {
+		state &^= sanitizeFailed
+	}
+	s := d.notReady(state &^ formatFailed)
+	if s.Key == NoSense && state&sanitizeStuck&^failed != 0 {
+		return InvalidField(1, 5) // AUSE
+	}
+	return s
 }
 
 // overtaken returns why a command that writes can't do so anymore: an erasure has

@@ -32,7 +32,7 @@ func TestSanitize(t *testing.T) {
 		}{
 			{0x01, overwriteList(1, pattern(512, 3)), pattern(512, 3)},
 			{0x01, overwriteList(0x83, []byte{1, 2, 3}), bytes.Repeat([]byte{1, 2, 3}, 171)[:512]},
-			{0x01, overwriteList(0x82, []byte{0x0f}), bytes.Repeat([]byte{0xf0}, 512)},
+			{0x01, overwriteList(0x82, []byte{0x0f}), bytes.Repeat([]byte{0x0f}, 512)},
 			{0x02, nil, make([]byte, 512)},
 			{0x03, nil, make([]byte, 512)},
 		} {
@@ -232,6 +232,9 @@ func TestEraseFails(t *testing.T) {
 	h.run(sanitizeCDB(0x1f, 0), nil, 0).field(1, 4)
 	h.run(transfer(0x28, 0, 1, 0), nil, 512).fails(lun.MediumError, lun.ASCSanitizeFailed)
 	h.do("04 00 00 00 00 00", nil, 0).fails(lun.MediumError, lun.ASCSanitizeFailed)
+	h.run(sanitizeCDB(0x23, 0), nil, 0).field(1, 5) // AUSE would be a way out
+	h.run(sanitizeCDB(0x1f, 0), nil, 0).field(1, 4)
+	h.run(sanitizeCDB(0x03, 0), nil, 0).good()
 	h.run(sanitizeCDB(0x23, 0), nil, 0).good()
 	h.run(sanitizeCDB(0x1f, 0), nil, 0).good()
 	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()

@@ -2,6 +2,9 @@ package lun_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
 	"testing"
 
 	"lunlab/lun"
@@ -100,6 +103,38 @@ func TestRemovable(t *testing.T) {
 	h.disk.Notify(nil, lun.LogicalUnitReset)
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
 	o.do("1b 00 00 00 02 00", nil, 0).good()
+}
+
+// needsNoMedium are the commands, by operation code and service action, that are
+// executed whether the medium is there and turns, or not.
+var needsNoMedium = strings.Fields("03 12 15 16 17 1a 1b 1c 1e 3b 3c 4c 4d 55 56 57 5a " +
+	"48/1f 5e/00 5e/01 5e/02 5e/03 5f/00 5f/01 5f/02 5f/03 5f/04 5f/05 5f/06 5f/07 5f/08 " +
+	"83/1c 84/00 84/03 84/04 84/05 84/06 84/07 a0 a2 a3/05 a3/0a a3/0c a3/0d a3/0f a4/06 a4/0a a4/0f")
+
+// Every other command is refused while there is no medium, or it is stopped.
+func TestNotReady(t *testing.T) {
+	for _, o := range fuzzKinds {
+		o.EraseTime = 0
+		for _, c := range []struct {
+			cdb  string
+			code uint16
+		}{{"1b 00 00 00 02 00", lun.ASCMediumNotPresent}, {"1b 00 00 00 00 00", lun.ASCNotReadyInitializingRequired}} {
+			o.Removable = c.code == lun.ASCMediumNotPresent
+			h := newHost(t, 1<<20, o)
+			h.do(c.cdb, nil, 0).good()
+			for _, u := range commandsOf(t, o) {
+				if slices.Contains(needsNoMedium, u.name()) {
+					continue
+				}
+				cdb := u.from(t)
+				out, _ := h.disk.DataLength(cdb)
+				a := h.run(cdb, make([]byte, min(out, 1<<20)), 512)
+				if a.status != lun.CheckCondition || a.sense[2] != byte(lun.NotReady) || binary.BigEndian.Uint16(a.sense[12:]) != c.code {
+					t.Errorf("%x: status %#x, sense %x; want NOT READY %04x", cdb, a.status, a.sense, c.code)
+				}
+			}
+		}
+	}
 }
 
 func TestReserve(t *testing.T) {

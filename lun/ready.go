@@ -42,8 +42,13 @@ func (d *Disk) notReady(state uint32) Sense {
 
 // admit returns why a command can't run in a state that isn't 0.
 func (d *Disk) admit(state uint32, e *entry) Sense {
-	if e.class&medium != 0 || e.class&settled != 0 && state&(formatting|sanitizing) != 0 {
+	switch {
+	case e.class&medium != 0:
 		return d.notReady(state)
+	case e.class&loaded != 0:
+		return d.notReady(state &^ (formatFailed | sanitizeFailed))
+	case e.class&settled != 0:
+		return d.notReady(state & (formatting | sanitizing))
 	}
 	return Sense{}
 }

@@ -3,10 +3,10 @@ package lun
 // SANITIZE (SBC-4 5.30) and FORMAT UNIT (SBC-4 5.4).
 
 var eraseOps = []op{
-	{name: "FORMAT UNIT", usage: "04 f8 00 00 03 00", class: writes | settled | long, moves: formatLength, run: (*Disk).format, lasts: eraseTimeout},
-	{name: "SANITIZE OVERWRITE", usage: "48 a1 0000000000 ffff 00", class: writes | settled | long, moves: takes(7, 2), run: (*Disk).sanitize, lasts: eraseTimeout},
-	{name: "SANITIZE BLOCK ERASE", usage: "48 a2 0000000000 0000 00", class: writes | settled | long, run: (*Disk).sanitize, lasts: eraseTimeout},
-	{name: "SANITIZE CRYPTOGRAPHIC ERASE", usage: "48 a3 0000000000 0000 00", class: writes | settled | long, run: (*Disk).sanitize, lasts: eraseTimeout},
+	{name: "FORMAT UNIT", usage: "04 f8 00 00 03 00", class: writes | loaded | long, moves: formatLength, run: (*Disk).format, lasts: eraseTimeout},
+	{name: "SANITIZE OVERWRITE", usage: "48 a1 0000000000 ffff 00", class: writes | loaded | long, moves: takes(7, 2), run: (*Disk).sanitize, lasts: eraseTimeout},
+	{name: "SANITIZE BLOCK ERASE", usage: "48 a2 0000000000 0000 00", class: writes | loaded | long, run: (*Disk).sanitize, lasts: eraseTimeout},
+	{name: "SANITIZE CRYPTOGRAPHIC ERASE", usage: "48 a3 0000000000 0000 00", class: writes | loaded | long, run: (*Disk).sanitize, lasts: eraseTimeout},
 	{name: "SANITIZE EXIT FAILURE MODE", usage: "48 bf 0000000000 0000 00", class: writes, run: (*Disk).exitFailureMode},
 }
 
@@ -27,8 +27,8 @@ func (d *Disk) sanitize(_ *nexus, c *Command) Sense {
 		if s.Key != NoSense {
 			return s
 		}
-		// Of several passes the last is what remains. The others leave nothing
-		// behind in a store that overwrites in place.
+		// Of several passes the last is what remains, which INVERT never inverts. The
+		// others leave nothing behind in a store that overwrites in place.
 		work = func(j *job) Sense { return d.overwrite(j, block) }
 	}
 	failed := sanitizeFailed
@@ -58,13 +58,7 @@ func (d *Disk) overwritePattern(c *Command) ([]byte, Sense) {
 	case size == 0, size != n-4: // INITIALIZATION PATTERN LENGTH
 		return nil, InvalidParameter(2, 7)
 	}
-	block := repeat(list[4:], d.blockSize())
-	if invert := list[0]&0x80 != 0; invert && count%2 == 0 {
-		for i := range block {
-			block[i] = ^block[i]
-		}
-	}
-	return block, Sense{}
+	return repeat(list[4:], d.blockSize()), Sense{}
 }
 
 // exitFailureMode makes a disk whose SANITIZE failed usable again, if that
@@ -96,9 +90,6 @@ func formatLength(_ *Disk, cdb []byte) (out, in uint64) {
 func (d *Disk) format(n *nexus, c *Command) Sense {
 	if s := d.writeProtected(); s.Key != NoSense {
 		return s
-	}
-	if state := d.state.Load(); state&sanitizeFailed != 0 {
-		return d.notReady(state)
 	}
 	if c.CDB[4]&3 == 3 {
 		return InvalidField(4, 1)

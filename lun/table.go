@@ -45,6 +45,10 @@ const (
 	// medium needs a medium that is ready.
 	medium
 
+	// loaded needs a medium that turns, whatever is left on it by a FORMAT UNIT or
+	// SANITIZE that failed.
+	loaded
+
 	// settled needs that no FORMAT UNIT or SANITIZE is running.
 	settled
 
