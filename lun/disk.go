@@ -77,7 +77,8 @@ type DiskOptions struct {
 	PortGroups     []PortGroup
 	ExplicitAccess bool
 
-	// ReadOnly refuses writes with WRITE PROTECTED.
+	// ReadOnly refuses writes with WRITE PROTECTED, as is done over a store that
+	// is read-only anyway.
 	ReadOnly bool
 
 	// WriteThrough turns the write cache off at first: a write is durable when
@@ -138,6 +139,7 @@ type Disk struct {
 	sparse       store.Sparse // nil unless thin
 	blocking     bool
 	volatile     bool // the store is memory
+	guarded      bool // the store is read-only
 	table        *CommandTable
 	long         [256]bool // operation codes of the class long
 	locks        rangeLock
@@ -195,7 +197,7 @@ type Disk struct {
 // NewDisk returns a disk whose blocks lie in s. What of s makes no whole block
 // is left unused. The disk uses s until its Close, which closes s too.
 func NewDisk(s store.Store, o DiskOptions) (*Disk, error) {
-	d := &Disk{store: s, writeAt: s.WriteAt, volatile: !store.Blocking(s), closing: make(chan struct{})}
+	d := &Disk{store: s, writeAt: s.WriteAt, volatile: !store.Blocking(s), guarded: store.ReadOnly(s), closing: make(chan struct{})}
 	if w, ok := s.(store.DurableWriter); ok {
 		d.writeDurable = w.WriteDurable
 	}

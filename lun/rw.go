@@ -118,7 +118,7 @@ func (d *Disk) beyond(lba, n uint64) Sense {
 // writeProtected returns the sense data for a write that isn't allowed.
 func (d *Disk) writeProtected() Sense {
 	switch {
-	case d.settings.Load().ReadOnly:
+	case d.guarded, d.settings.Load().ReadOnly:
 		return Sense{Key: DataProtect, Code: ASCWriteProtected}
 	case d.softProtect.Load():
 		return Sense{Key: DataProtect, Code: ASCSoftwareWriteProtected}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"lunlab/lun"
+	"lunlab/lun/store"
+	"lunlab/lun/store/cache"
 	"lunlab/lun/store/mem"
 )
 
@@ -123,18 +125,36 @@ func TestDataLength(t *testing.T) {
 }
 
 func TestReadOnly(t *testing.T) {
-	h := newHost(t, 1<<20, lun.DiskOptions{ReadOnly: true, Thin: true})
-	block := make([]byte, 1024)
-	for _, code := range []byte{0x0a, 0x2a, 0xaa, 0x8a, 0x2e, 0xae, 0x8e, 0x41, 0x93, 0x8b} {
-		h.run(transfer(code, 0, 1, 0), block, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
-	}
-	h.do("89 00 0000000000000000 000000 01 00 00", block, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
-	h.do("42 00 00000000 00 0008 00", make([]byte, 8), 0).fails(lun.DataProtect, lun.ASCWriteProtected)
-	h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
-	if a := h.do("1a 08 3f 00 ff 00", nil, 255).good(); a.data[2]&0x80 == 0 {
-		t.Error("MODE SENSE doesn't show WP")
+	for _, h := range []*host{
+		newHost(t, 1<<20, lun.DiskOptions{ReadOnly: true, Thin: true}),
+		hostOf(t, cache.New(guarded{mustMem(t, 1<<20)}, 1<<20), lun.DiskOptions{Thin: true}),
+	} {
+		block := make([]byte, 1024)
+		for _, code := range []byte{0x0a, 0x2a, 0xaa, 0x8a, 0x2e, 0xae, 0x8e, 0x41, 0x93, 0x8b} {
+			h.run(transfer(code, 0, 1, 0), block, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
+		}
+		for _, c := range []struct {
+			cdb string
+			out []byte
+		}{
+			{"89 00 0000000000000000 000000 01 00 00", block},
+			{"42 00 00000000 00 0008 00", make([]byte, 8)},
+			{"04 00 00 00 00 00", nil},
+			{"48 02 0000000000 0000 00", nil},
+		} {
+			h.do(c.cdb, c.out, 0).fails(lun.DataProtect, lun.ASCWriteProtected)
+		}
+		h.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+		if a := h.do("1a 08 3f 00 ff 00", nil, 255).good(); a.data[2]&0x80 == 0 {
+			t.Error("MODE SENSE doesn't show WP")
+		}
 	}
 }
+
+// guarded is a store that is read-only.
+type guarded struct{ store.Sparse }
+
+func (guarded) ReadOnly() bool { return true }
 
 func TestNoAllocations(t *testing.T) {
 	s, err := mem.New(1 << 30)

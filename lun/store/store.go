@@ -94,6 +94,12 @@ type Resizer interface {
 	Resize(size int64) error
 }
 
+// Guarded is a Store that may refuse to be written, with EROFS.
+type Guarded interface {
+	// ReadOnly reports whether it refuses, which doesn't change.
+	ReadOnly() bool
+}
+
 // Waiter is a Store that knows whether its calls may sleep. One that isn't a
 // Waiter is taken to do so.
 type Waiter interface {
@@ -134,6 +140,12 @@ func Blocking(s Store) bool {
 		return w.Blocking()
 	}
 	return true
+}
+
+// ReadOnly reports whether s refuses to be written.
+func ReadOnly(s Store) bool {
+	g, ok := s.(Guarded)
+	return ok && g.ReadOnly()
 }
 
 // SyncRange makes n bytes at off of s durable, and the rest too where s knows no

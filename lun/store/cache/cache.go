@@ -89,6 +89,9 @@ func (s *Store) Resize(size int64) error {
 // may have to make room, and a power cut can leave half of one behind.
 func (s *Store) Blocking() bool { return true }
 
+// ReadOnly implements [store.Guarded] for a store below that does.
+func (s *Store) ReadOnly() bool { return store.ReadOnly(s.below) }
+
 // Used implements [store.Pool] for a store below that does. What is in the cache
 // only isn't counted.
 func (s *Store) Used() int64 {

@@ -279,6 +279,9 @@ func (s *Store) Resize(size int64) error {
 // Size implements [store.Store].
 func (s *Store) Size() int64 { return s.size.Load() }
 
+// ReadOnly implements [store.Guarded].
+func (s *Store) ReadOnly() bool { return s.ro }
+
 // Blocking implements [store.Waiter].
 func (s *Store) Blocking() bool { return true }
 

@@ -187,6 +187,9 @@ func (s *Store) Size() int64 { return s.info.size }
 // Blocking implements [store.Waiter].
 func (s *Store) Blocking() bool { return true }
 
+// ReadOnly implements [store.Guarded].
+func (s *Store) ReadOnly() bool { return s.info.has(flagReadOnly) }
+
 // alive returns why a call that would send nothing has to fail.
 func (s *Store) alive() error {
 	if s.closing.Err() != nil {
@@ -213,7 +216,7 @@ func (s *Store) checkWrite() error {
 	if err := s.alive(); err != nil {
 		return err
 	}
-	if s.info.has(flagReadOnly) {
+	if s.ReadOnly() {
 		return fmt.Errorf("nbd: the export is read-only: %w", syscall.EROFS)
 	}
 	return nil
@@ -334,7 +337,7 @@ func (s *Store) Sync() error {
 	if err != nil {
 		return err
 	}
-	if !s.info.has(flagFlush) || s.info.has(flagReadOnly) {
+	if !s.info.has(flagFlush) || s.ReadOnly() {
 		return nil
 	}
 	if _, err = s.do(call{command: cmdFlush}); err != nil {

@@ -127,6 +127,9 @@ func TestReadOnly(t *testing.T) {
 	socket, _ := serve(t, 1<<20, "-r")
 	s := open(t, unix(socket), nbd.Options{})
 	defer s.Close()
+	if !store.ReadOnly(s) {
+		t.Error("it isn't read-only")
+	}
 	if _, err := s.WriteAt([]byte{1}, 0); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("WriteAt: %v; want EROFS", err)
 	}
