@@ -42,9 +42,8 @@ var cpuHotplug = Scenario{
 						return fmt.Errorf("CPU %d: %w", cpu, err)
 					}
 					changes++
-					done := d.meter.Done()
-					if err := r.until(ctx, 30*time.Second, func() (bool, error) { return d.meter.Done() > done+20, nil }); err != nil {
-						return fmt.Errorf("no I/O with CPU %d online %s: %w", cpu, to, err)
+					if err := r.goesOn(ctx, d); err != nil {
+						return fmt.Errorf("CPU %d online %s: %w", cpu, to, err)
 					}
 				}
 			}

@@ -92,7 +92,6 @@ func (r *run) resets(ctx context.Context, d *disk) error {
 		return err
 	}
 	defer fio.kill()
-	done := func() (uint64, error) { return d.counter("iodone_cnt") }
 	for _, how := range []struct {
 		name string
 		arg  int
@@ -100,16 +99,8 @@ func (r *run) resets(ctx context.Context, d *disk) error {
 		r.step("reset the " + how.name)
 		for range 3 {
 			r.checkNone(how.name+" reset", within(ctx, func() error { return sgReset(d.path(), how.arg|sgNoEscalate) }))
-			before, err := done()
-			if err != nil {
-				return err
-			}
-			err = r.until(ctx, time.Minute, func() (bool, error) {
-				n, err := done()
-				return n > before+20, err
-			})
-			if err != nil {
-				return fmt.Errorf("no I/O after a reset of the %s: %w", how.name, err)
+			if err := r.goesOn(ctx, d); err != nil {
+				return fmt.Errorf("after a reset of the %s: %w", how.name, err)
 			}
 		}
 	}

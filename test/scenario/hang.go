@@ -17,8 +17,8 @@ import (
 	"lunlab/test/probe"
 )
 
-// Hang is what was found when a scenario's time was over, before anything was
-// undone.
+// Hang is what was found when a scenario's time was over, or its I/O stood still,
+// before anything was undone.
 type Hang struct {
 	// Tasks are those that can't be interrupted, and what the scenario runs.
 	Tasks []Task `json:"tasks,omitempty"`
@@ -77,7 +77,7 @@ func (r *run) limit(ctx context.Context, d time.Duration, cause error) (context.
 	timer := time.AfterFunc(d, func() {
 		defer close(looked)
 		if ctx.Err() == nil {
-			r.lookOnce.Do(func() { r.Hang = r.diagnose() })
+			r.look()
 		}
 		cancel(cause)
 	})
@@ -88,6 +88,9 @@ func (r *run) limit(ctx context.Context, d time.Duration, cause error) (context.
 		cancel(nil)
 	}
 }
+
+// look has the result say what hangs, as it is at the first call.
+func (r *run) look() { r.lookOnce.Do(func() { r.Hang = r.diagnose() }) }
 
 // diagnose looks at the kernel and the target.
 func (r *run) diagnose() *Hang {

@@ -109,10 +109,26 @@ func (r *run) settled(ctx context.Context, d *disk) error {
 	return nil
 }
 
-// goesOn waits until the disk has done more commands.
+// goesOn waits until the disk has done more commands. Where it doesn't, what hangs is
+// looked at.
 func (r *run) goesOn(ctx context.Context, d *disk) error {
-	done := d.meter.Done()
-	err := r.until(ctx, time.Minute, func() (bool, error) { return d.meter.Done() >= done+50, nil })
+	done := func() (uint64, error) {
+		if d.meter != nil {
+			return d.meter.Done(), nil
+		}
+		return d.counter("iodone_cnt")
+	}
+	first, err := done()
+	if err != nil {
+		return err
+	}
+	err = r.until(ctx, time.Minute, func() (bool, error) {
+		n, err := done()
+		return n >= first+50, err
+	})
+	if errors.Is(err, errNotYet) {
+		r.look()
+	}
 	if err != nil {
 		return fmt.Errorf("no I/O on %s: %w", d.name, err)
 	}

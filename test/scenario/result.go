@@ -64,7 +64,7 @@ type Result struct {
 	Complaints []kernel.Complaint `json:"complaints,omitempty"`
 	Verdict    string             `json:"verdict"`
 	Error      string             `json:"error,omitempty"` // for Failed: the step and what went wrong; for Skipped: why
-	Hang       *Hang              `json:"hang,omitempty"`  // of one that didn't end in its time
+	Hang       *Hang              `json:"hang,omitempty"`  // of one that didn't end in its time, or stood still
 }
 
 // LimitsResult is what a limits scenario saw.

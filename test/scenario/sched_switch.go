@@ -43,10 +43,8 @@ var schedSwitch = Scenario{
 					if err := d.set(n, "queue/nr_requests"); err != nil {
 						return fmt.Errorf("nr_requests %d under %s: %w", n, s, err)
 					}
-					done := d.meter.Done()
-					err := r.until(ctx, 30*time.Second, func() (bool, error) { return d.meter.Done() > done+20, nil })
-					if err != nil {
-						return fmt.Errorf("no I/O under %s with nr_requests %d: %w", s, n, err)
+					if err := r.goesOn(ctx, d); err != nil {
+						return fmt.Errorf("nr_requests %d under %s: %w", n, s, err)
 					}
 				}
 			}

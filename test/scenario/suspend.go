@@ -65,7 +65,7 @@ func (r *run) suspends(ctx context.Context, d *disk, stage string) error {
 	before, _ := readInt("/sys/power/suspend_stats", "success") // not in kernels before 5.5
 	var longest time.Duration
 	for i := range rounds {
-		if err := r.counts(ctx, d); err != nil {
+		if err := r.goesOn(ctx, d); err != nil {
 			return err
 		}
 		r.step(fmt.Sprintf("suspend, %d of %d", i+1, rounds))
@@ -77,7 +77,7 @@ func (r *run) suspends(ctx context.Context, d *disk, stage string) error {
 		longest = max(longest, time.Since(start))
 		r.checkNone(fmt.Sprintf("suspend %d", i+1), err)
 	}
-	if err := r.counts(ctx, d); err != nil {
+	if err := r.goesOn(ctx, d); err != nil {
 		return err
 	}
 	_, err = fio.stop()

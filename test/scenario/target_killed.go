@@ -66,7 +66,7 @@ var targetKilled = Scenario{
 			return err
 		}
 		defer fio.kill()
-		if err := r.counts(ctx, d); err != nil {
+		if err := r.goesOn(ctx, d); err != nil {
 			return err
 		}
 		r.step("kill the target, and take its LUN over")
@@ -76,7 +76,7 @@ var targetKilled = Scenario{
 		if err != nil {
 			return err
 		}
-		if err := r.counts(ctx, d); err != nil {
+		if err := r.goesOn(ctx, d); err != nil {
 			return err
 		}
 		r.fact("taken over after", time.Since(start).Round(10*time.Millisecond))
@@ -96,7 +96,7 @@ var targetKilled = Scenario{
 			return err
 		}
 		defer fio.kill()
-		if err := r.counts(ctx, d); err != nil {
+		if err := r.goesOn(ctx, d); err != nil {
 			return err
 		}
 		second.kill()
@@ -129,23 +129,6 @@ var targetKilled = Scenario{
 		}
 		return r.checkVerified(ctx, "I/O afterwards", verified(d, 32, 1))
 	},
-}
-
-// counts waits until the kernel has ended more commands of a disk whose target
-// isn't in this process.
-func (r *run) counts(ctx context.Context, d *disk) error {
-	first, err := d.counter("iodone_cnt")
-	if err != nil {
-		return err
-	}
-	err = r.until(ctx, time.Minute, func() (bool, error) {
-		n, err := d.counter("iodone_cnt")
-		return n >= first+200, err
-	})
-	if err != nil {
-		return fmt.Errorf("no I/O on %s: %w", d.name, err)
-	}
-	return nil
 }
 
 func exists(path string) bool {
