@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"lunlab/ata/sat"
@@ -148,6 +149,7 @@ func (l *Lab) open(c *Config, t *Target, u *LUN, abort func(*Target, int, *lun.N
 		return x.begin(fail)
 	}
 	o := u.options(t)
+	o.Ports = c.ports(t)
 	o.Copies, o.LUN = l.copies(t), uint16(u.Number)
 	o.AbortTasks = func(n *lun.Nexus) {
 		if abort != nil {
@@ -180,6 +182,18 @@ func (u *Unit) addFaults() error {
 		u.configured = append(u.configured, id)
 	}
 	return nil
+}
+
+// ports are the relative target port identifiers of a target. That of tcm_loop and
+// vhost-user is 1.
+func (c *Config) ports(t *Target) []uint16 {
+	ports := []uint16{1}
+	for _, p := range c.ISCSI.Listen {
+		if in := t.ISCSI.PortalGroups; len(in) == 0 || slices.Contains(in, p.Group) {
+			ports = append(ports, p.Group)
+		}
+	}
+	return ports
 }
 
 // options are those of the disk that a LUN of t is.

@@ -77,6 +77,11 @@ type DiskOptions struct {
 	PortGroups     []PortGroup
 	ExplicitAccess bool
 
+	// Ports are the relative target port identifiers by which the disk can be reached,
+	// as far as PortGroups doesn't have them: a persistent reservation may be moved to
+	// one that no initiator has come by yet.
+	Ports []uint16
+
 	// ReadOnly refuses writes with WRITE PROTECTED, as is done over a store that
 	// is read-only anyway.
 	ReadOnly bool

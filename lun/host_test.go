@@ -57,9 +57,11 @@ func (h *host) other(name string) *host {
 	return o
 }
 
-// iscsiID is the TransportID of an iSCSI initiator (SPC-5 7.6.4.6).
-func iscsiID(name string) []byte {
-	id := append([]byte{0x05, 0, 0, 0}, name...)
+// iscsiID is the TransportID of an iSCSI initiator's port (SPC-5 7.6.4.6).
+func iscsiID(name string) []byte { return iscsiText(0x45, name+",i,0x00023d000001") }
+
+func iscsiText(first byte, text string) []byte {
+	id := append([]byte{first, 0, 0, 0}, text...)
 	for id = append(id, 0); len(id)%4 != 0 || len(id) < 24; {
 		id = append(id, 0)
 	}

@@ -36,6 +36,14 @@ func TestUnitAttentions(t *testing.T) {
 	d.Notify(o.n, lun.LogicalUnitReset)
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
 	o.do("00 00 00 00 00 00", nil, 0).good()
+	// But for what goes before it (SAM-5 5.14.2).
+	h.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
+	h.do("3b 05 00 000000 000200 00", make([]byte, 512), 0).good()
+	d.Notify(o.n, lun.LogicalUnitReset)
+	d.Notify(o.n, lun.LogicalUnitReset)
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMicrocodeChanged)
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCBusDeviceReset)
+	o.do("00 00 00 00 00 00", nil, 0).good()
 	// A nexus that was lost is a new one.
 	d.Notify(o.n, lun.NexusLoss)
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCPowerOnOrReset)

@@ -30,7 +30,7 @@ type attention struct {
 // identity is how reservations know a nexus, and know it again after a
 // reconnect.
 type identity struct {
-	initiator string // TransportID
+	initiator string // its initiatorID
 	port      uint16 // relative target port identifier
 }
 
@@ -51,7 +51,7 @@ func (d *Disk) nexusOf(id *Nexus) *nexus {
 	if n := old[id]; n != nil {
 		return n
 	}
-	n := &nexus{id: id, who: identity{string(id.Initiator), id.TargetPort}}
+	n := &nexus{id: id, who: identity{initiatorID(id.Initiator), id.TargetPort}}
 	if len(id.Initiator) == 0 {
 		n.who.initiator = id.Name
 	}
@@ -71,14 +71,12 @@ func (n *nexus) denied(c class) bool { return n.deny.Load()&uint32(c) != 0 }
 func (n *nexus) attend(code uint16) { n.attendTo(attention{code: code}) }
 
 func (n *nexus) attendTo(a attention) {
-	if a.isReset() && len(n.attentions) > 0 {
-		// A reset leaves nothing to tell of what was before, but for a greater one.
-		kept := n.attentions[:0]
-		if first := n.attentions[0]; first.isReset() && first.precedence() < a.precedence() {
-			a = first
+	if a.isReset() {
+		// A reset leaves nothing to tell of what was before, but for what goes first.
+		n.attentions = slices.DeleteFunc(n.attentions, func(b attention) bool { return b.precedence() > a.precedence() })
+		if len(n.attentions) > 0 && n.attentions[0].isReset() {
+			return // a greater one
 		}
-		n.attentions = append(kept, a)
-		return
 	}
 	if slices.Contains(n.attentions, a) {
 		return

@@ -4,11 +4,6 @@ package lun
 // 7.3.17): the protocol, and for SAS what SPL-4 wants there. Nothing of it can
 // be changed.
 
-const (
-	protocolSAS  = 0x6
-	protocolNone = 0xf
-)
-
 // portPages returns the Protocol Specific Logical Unit and Port mode pages.
 func (n *nexus) portPages() []*modePage {
 	protocol := n.protocol()

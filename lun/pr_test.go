@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"lunlab/lun"
@@ -249,6 +250,24 @@ func TestPreempt(t *testing.T) {
 		o.prOut(prPreempt, 5, 2, 1).good()
 		p.do("00 00 00 00 00 00", nil, 0).good()
 	})
+	for _, kind := range []byte{1, 3, 5, 6} {
+		t.Run(fmt.Sprintf("another type than %d", kind), func(t *testing.T) {
+			h, o, p := setUp(t, kind)
+			o.prOut(prPreempt, kind%3+5, 2, 1).good()
+			h.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCRegistrationsPreempted)
+			p.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCReservationsReleased)
+			o.do("00 00 00 00 00 00", nil, 0).good()
+		})
+	}
+	t.Run("own registration only", func(t *testing.T) {
+		h, o, _ := setUp(t, 3)
+		o.prOut(prPreempt, 0, 2, 2).good() // TYPE counts where a reservation is made
+		o.do("00 00 00 00 00 00", nil, 0).good()
+		h.wantReservation(1, 3)
+		if keys := h.keys(); !slices.Equal(keys, []uint64{1, 3}) {
+			t.Errorf("keys %#x", keys)
+		}
+	})
 	t.Run("own key", func(t *testing.T) {
 		h, _, _ := setUp(t, 1)
 		h.prOut(prPreempt, 3, 1, 1).good()
@@ -327,6 +346,8 @@ func TestSpecifyInitiatorPorts(t *testing.T) {
 	bad[27]++
 	bad[31] += 9
 	h.run(cdb, bad, 0).parameter(28, 7)
+	h.run(append([]byte{0x5f, 6}, cdb[2:]...), list, 0).parameter(20, 3)
+	h.run(append([]byte{0x5f, 1, 1}, cdb[3:]...), list, 0).parameter(20, 3)
 	h.run(cdb, list, 0).good()
 	if keys := h.keys(); !slices.Equal(keys, []uint64{7, 7}) {
 		t.Errorf("keys %#x", keys)
@@ -357,6 +378,16 @@ func TestAllTargetPorts(t *testing.T) {
 	if got := h.do("5e 03 0000000000 0fff 00", nil, 4095).good().data[8+12]; got != 3 {
 		t.Errorf("ALL_TG_PT and R_HOLDER byte %#x, want 3", got)
 	}
+	// Beside a registration by one port there is no room for one by all.
+	h.prOut(prRegister, 0, 5, 0).good()
+	second.prOut(prRegister, 0, 0, 6).good()
+	second.prOut(prReserve, 3, 6, 0).good()
+	h.do("5f 00 00 0000 00000018 00", list, 0).conflict()
+	h.do("5f 06 00 0000 00000018 00", list, 0).good()
+	if keys := h.keys(); !slices.Equal(keys, []uint64{5}) {
+		t.Errorf("keys %#x", keys)
+	}
+	h.wantReservation(5, 3)
 }
 
 func TestRegisterAndMove(t *testing.T) {
@@ -369,8 +400,13 @@ func TestRegisterAndMove(t *testing.T) {
 	}
 	move(1, 2, 0).conflict()
 	h.prOut(prRegister, 0, 0, 1).good()
-	move(1, 2, 0).conflict()
+	move(1, 2, 0).field(1, 4)
 	h.prOut(prReserve, 3, 1, 0).good()
+	short := make([]byte, 24)
+	short[7], short[15] = 1, 2
+	h.do("5f 07 00 0000 00000018 00", short, 0).parameter(24, 7)
+	short[23] = 24
+	h.do("5f 07 00 0000 00000018 00", short, 0).parameter(20, 7)
 	move(1, 0, 0).parameter(8, 7)
 	move(1, 2, 1).parameter(17, 0)
 	move(9, 2, 0).conflict()
@@ -382,9 +418,117 @@ func TestRegisterAndMove(t *testing.T) {
 	if keys := h.keys(); !slices.Equal(keys, []uint64{1, 2}) {
 		t.Errorf("keys %#x", keys)
 	}
-	short := make([]byte, 24)
-	short[7], short[15] = 1, 2
-	h.do("5f 07 00 0000 00000018 00", short, 0).parameter(20, 7)
+}
+
+// A reservation goes to one initiator port by a target port that there is, or stays.
+func TestMoveDestination(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{Ports: []uint16{2}, PortGroups: []lun.PortGroup{{ID: 1, Ports: []uint16{3}}}})
+	h.other("b")
+	h.prOut(prRegister, 0, 0, 1).good()
+	h.prOut(prReserve, 3, 1, 0).good()
+	move := func(port byte, id []byte) answer {
+		list := cat(be(8, 1), be(8, 2), []byte{0, 2, 0, port}, be(4, uint64(len(id))), id) // UNREG
+		return h.run([]byte{0x5f, 7, 0x21, 0, 0, 0, 0, 0, byte(len(list)), 0}, list, 0)
+	}
+	for _, port := range []byte{0, 4, 99} {
+		move(port, iscsiID("b")).parameter(18, 7)
+	}
+	move(1, iscsiText(0x05, "b")).parameter(24, 7)
+	move(1, make([]byte, 24)).parameter(24, 7)
+	move(1, cat(iscsiID("b"), iscsiID("c"))).parameter(24, 7)
+	h.wantReservation(1, 3)
+	move(2, iscsiText(0x45, "B,i,0x00023D000001")).good()
+	second := &host{t, h.disk, &lun.Nexus{Name: "b", Initiator: iscsiID("b"), TargetPort: 2}}
+	second.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCPowerOnOrReset)
+	second.run(transfer(0x28, 0, 1, 0), nil, 512).good()
+	h.run(transfer(0x28, 0, 1, 0), nil, 512).conflict()
+	second.prOut(prRegister, 0, 2, 3).good()
+	second.wantReservation(3, 3)
+}
+
+// The TransportIDs of SPEC_I_PT are refused as a whole if one of them is bad, names an
+// initiator of another transport, or one that is registered.
+func TestTransportIDs(t *testing.T) {
+	h := newHost(t, 1<<20, lun.DiskOptions{})
+	o := h.other("b")
+	o.prOut(prRegister, 0, 0, 9).good()
+	register := func(ids ...[]byte) answer {
+		id := cat(ids...)
+		list := cat(be(8, 0), be(8, 7), []byte{0, 0, 0, 0, 8, 0, 0, 0}, be(4, uint64(len(id))), id)
+		return h.run(cat([]byte{0x5f, 0, 0, 0, 0}, be(4, uint64(len(list))), []byte{0}), list, 0)
+	}
+	text := func(first, n byte, s string) []byte { return append([]byte{first, 0, 0, n}, s...) }
+	long := strings.Repeat("A", 24)
+	good := iscsiID("c")
+	for name, id := range map[string][]byte{
+		"Fibre Channel":            make([]byte, 24),
+		"SAS":                      append([]byte{6}, make([]byte, 23)...),
+		"reserved format 10b":      append([]byte{0x85}, iscsiID("d")[1:]...),
+		"reserved format 11b":      append([]byte{0xc5}, iscsiID("d")[1:]...),
+		"reserved byte":            append([]byte{0x45, 1}, iscsiID("d")[2:]...),
+		"no termination":           text(5, 24, long),
+		"length 21":                text(5, 21, long[:20]+"\x00"),
+		"length 16":                text(5, 16, long[:15]+"\x00"),
+		"cut off":                  text(5, 28, long[:23]+"\x00"),
+		"port without ISID":        iscsiText(0x45, "c"),
+		"ISID that isn't a number": iscsiText(0x45, "c,i,0x00023d00000g"),
+		"ISID too long":            iscsiText(0x45, "c,i,0x00023d0000011"),
+		"node with ISID":           iscsiText(0x05, "c,i,0x00023d000001"),
+		"no name":                  iscsiText(0x05, ""),
+		"unknown node":             iscsiText(0x05, "z"),
+		"registered":               iscsiID("b"),
+		"node that is registered":  iscsiText(0x05, "b"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := register(good, id)
+			a.t = t
+			a.parameter(28+len(good), 7)
+		})
+	}
+	if keys := o.keys(); !slices.Equal(keys, []uint64{9}) {
+		t.Fatalf("keys %#x after what was refused", keys)
+	}
+	// A node is all its ports that are known, at this target port.
+	for i, port := range []uint16{1, 1, 2} {
+		p := &host{t, h.disk, &lun.Nexus{Initiator: iscsiText(0x45, fmt.Sprintf("e,i,0x00023d00000%d", i)), TargetPort: port}}
+		p.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCPowerOnOrReset)
+		defer func() {
+			want := map[uint16]lun.Status{1: lun.Good, 2: lun.ReservationConflict}[port]
+			if a := p.run(transfer(0x28, 0, 1, 0), nil, 512); a.status != want {
+				t.Errorf("port %d: status %#x, want %#x", i, a.status, want)
+			}
+		}()
+	}
+	register(iscsiText(0x05, "e"), iscsiText(0x05, "e")).good()
+	h.prOut(prReserve, 6, 7, 0).good()
+	if keys := o.keys(); !slices.Equal(keys, []uint64{9, 7, 7, 7}) {
+		t.Errorf("keys %#x", keys)
+	}
+}
+
+// FuzzTransportID has no list of TransportIDs leave more registrations than it has room
+// for, or one that can't be named again.
+func FuzzTransportID(f *testing.F) {
+	f.Add(iscsiID("c"))
+	f.Add(cat(iscsiText(0x05, "b"), iscsiID("c")))
+	f.Add(append([]byte{6}, make([]byte, 23)...))
+	f.Fuzz(func(t *testing.T, ids []byte) {
+		h := newHost(t, 1<<20, lun.DiskOptions{})
+		h.other("b")
+		list := cat(be(8, 0), be(8, 7), []byte{0, 0, 0, 0, 8, 0, 0, 0}, be(4, uint64(len(ids))), ids)
+		cdb := cat([]byte{0x5f, 0, 0, 0, 0}, be(4, uint64(len(list))), []byte{0})
+		if h.run(cdb, list, 0).status != lun.Good {
+			return
+		}
+		b := h.do("5e 03 0000000000 ffff 00", nil, 65535).good().data[8:]
+		for len(b) > 0 {
+			n := 24 + int(binary.BigEndian.Uint32(b[20:]))
+			if id := b[24:n]; id[0] != 0x45 || len(id) < 24 || len(id)%4 != 0 || id[len(id)-1] != 0 {
+				t.Fatalf("registered as %x", id)
+			}
+			b = b[n:]
+		}
+	})
 }
 
 // A registration for all ports is the same one by each of them: it can't hand
@@ -401,7 +545,6 @@ func TestMoveToOneself(t *testing.T) {
 		list := cat(be(8, 1), be(8, 2), []byte{0, 3, 0, port}, be(4, uint64(len(id))), id) // UNREG, APTPL
 		return h.run([]byte{0x5f, 7, 0, 0, 0, 0, 0, 0, byte(len(list)), 0}, list, 0)
 	}
-	move(0).parameter(18, 7)
 	move(1).parameter(24, 7)
 	move(2).parameter(24, 7)
 	h.wantReservation(1, 3)

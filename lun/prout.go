@@ -3,6 +3,7 @@ package lun
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // PERSISTENT RESERVE OUT (SPC-5 6.17).
@@ -82,6 +83,9 @@ func parsePROut(c *Command) (p prOut, s Sense) {
 	p.key, p.actionKey = be64(p.list), be64(p.list[8:])
 	if c.CDB[1]&0x1f != 7 {
 		p.flags = p.list[20]
+		if p.flags&specIPT != 0 && c.CDB[1]&0x1f != 0 {
+			return p, InvalidParameter(20, 3)
+		}
 		if n != 24 && p.flags&specIPT == 0 {
 			return p, bad
 		}
@@ -97,11 +101,8 @@ func conflict(c *Command) Sense {
 
 // register is REGISTER, and REGISTER AND IGNORE EXISTING KEY.
 func (d *Disk) register(n *nexus, c *Command, p *prOut) Sense {
-	ignore := c.CDB[1]&0x1f == 6
-	switch {
-	case p.flags&specIPT != 0 && ignore:
-		return InvalidParameter(20, 3)
-	case p.flags&aptpl != 0 && d.opt.Memory == nil:
+	ignore, everyPort := c.CDB[1]&0x1f == 6, p.flags&allTgPt != 0
+	if p.flags&aptpl != 0 && d.opt.Memory == nil {
 		return InvalidParameter(20, 0)
 	}
 	r := &d.reserve
@@ -111,6 +112,8 @@ func (d *Disk) register(n *nexus, c *Command, p *prOut) Sense {
 		return conflict(c)
 	case g == nil && p.key != 0 && !ignore, g != nil && p.key != g.key && !ignore:
 		return conflict(c)
+	case g == nil && everyPort && !ignore && r.hasPortOf(n.who.initiator):
+		return conflict(c) // at the other port it has a key
 	case g != nil && p.flags&specIPT != 0:
 		return InvalidParameter(20, 3)
 	case p.actionKey == 0:
@@ -122,21 +125,16 @@ func (d *Disk) register(n *nexus, c *Command, p *prOut) Sense {
 	default:
 		who := []identity{n.who}
 		if p.flags&specIPT != 0 {
-			more, s := transportIDs(p.list, n.who.port)
-			if s.Key != NoSense {
+			var s Sense
+			if who, s = d.specified(n, p.list, everyPort); s.Key != NoSense {
 				return s
 			}
-			who = append(who, more...)
 		}
 		if len(r.list)+len(who) > maxRegistrations {
 			return Sense{Key: IllegalRequest, Code: ASCInsufficientRegistrationResources}
 		}
 		for _, w := range who {
-			if old := r.find(w); old != nil {
-				old.key = p.actionKey
-				continue
-			}
-			r.list = append(r.list, &registration{who: w, key: p.actionKey, allPorts: p.flags&allTgPt != 0})
+			r.add(&registration{who: w, key: p.actionKey, allPorts: everyPort})
 		}
 	}
 	r.persists = p.flags&aptpl != 0
@@ -145,34 +143,50 @@ func (d *Disk) register(n *nexus, c *Command, p *prOut) Sense {
 	return Sense{}
 }
 
-// transportIDs reads the TransportIDs that follow the parameter list.
-func transportIDs(list []byte, port uint16) (who []identity, s Sense) {
+// specified returns whom a REGISTER with SPEC_I_PT registers: n, and those whose
+// TransportIDs follow the parameter list. None of them may be registered (SPC-5
+// 5.14.7). Disk.mu is held.
+func (d *Disk) specified(n *nexus, list []byte, everyPort bool) ([]identity, Sense) {
 	if len(list) < 28 || int64(be32(list[24:])) != int64(len(list)-28) {
 		return nil, InvalidParameter(24, 7)
 	}
+	who := []identity{n.who}
 	for at := 28; at < len(list); {
-		n := transportIDLength(list[at:])
-		if n == 0 {
+		id, size := parseTransportID(list[at:])
+		if size == 0 || id[0]&0x0f != n.protocol() {
 			return nil, InvalidParameter(at, 7)
 		}
-		who = append(who, identity{string(list[at : at+n]), port})
-		at += n
+		ports := d.portsNamed(id, n.who.port, everyPort)
+		for _, w := range ports {
+			if d.reserve.find(w) != nil || everyPort && d.reserve.hasPortOf(w.initiator) {
+				return nil, InvalidParameter(at, 7)
+			}
+			if !slices.Contains(who, w) {
+				who = append(who, w)
+			}
+		}
+		if len(ports) == 0 || len(who) > maxRegistrations {
+			return nil, InvalidParameter(at, 7)
+		}
+		at += size
 	}
 	return who, Sense{}
 }
 
-// transportIDLength returns the length of the TransportID that b begins with, 0
-// if it is cut off (SPC-5 7.6.4). That of iSCSI tells its own; the others have
-// 24 bytes.
-func transportIDLength(b []byte) int {
-	n := 24
-	if len(b) >= 4 && b[0]&0x0f == 5 {
-		n = 4 + int(be16(b[2:]))
+// portsNamed returns the initiator ports that a TransportID names, for a target port:
+// of an iSCSI node all that are known (SPC-5 7.6.4.6). Disk.mu is held.
+func (d *Disk) portsNamed(id string, port uint16, everyPort bool) (who []identity) {
+	if !namesNode(id) {
+		return []identity{{id, port}}
 	}
-	if n > len(b) || n < 24 {
-		return 0
+	for _, m := range *d.nexuses.Load() {
+		w := identity{m.who.initiator, port}
+		if (everyPort || m.who.port == port) && iscsiNode(w.initiator) == id && !slices.Contains(who, w) {
+			who = append(who, w)
+		}
 	}
-	return n
+	slices.SortFunc(who, func(a, b identity) int { return strings.Compare(a.initiator, b.initiator) })
+	return who
 }
 
 // unregister removes a registration, and the reservation that it holds. by is
@@ -265,10 +279,6 @@ func (d *Disk) clearReservations(n *nexus, _ *Command, _ *prOut) Sense {
 // removes aborted too (SPC-5 5.14.11.2.4).
 func (d *Disk) preempt(n *nexus, c *Command, p *prOut) Sense {
 	g := p.by
-	kind, s := kindOf(c)
-	if s.Key != NoSense {
-		return s
-	}
 	r := &d.reserve
 	takes := false
 	switch {
@@ -279,14 +289,21 @@ func (d *Disk) preempt(n *nexus, c *Command, p *prOut) Sense {
 	case r.kind != 0:
 		takes = r.holder.key == p.actionKey
 	}
-	goes := func(x *registration) bool {
-		return x != g && (x.key == p.actionKey || takes && p.actionKey == 0)
+	kind, s := kindOf(c)
+	if takes && s.Key != NoSense {
+		return s
 	}
-	if !takes && !slices.ContainsFunc(r.list, func(x *registration) bool { return x.key == p.actionKey }) {
+	goes := func(x *registration) bool {
+		if takes {
+			return x != g && (x.key == p.actionKey || p.actionKey == 0)
+		}
+		return x.key == p.actionKey
+	}
+	if !takes && !slices.ContainsFunc(r.list, goes) {
 		return conflict(c)
 	}
 	for _, m := range *d.nexuses.Load() {
-		if x := r.find(m.who); x != nil && goes(x) {
+		if x := r.find(m.who); x != nil && x != g && goes(x) {
 			m.attend(ASCRegistrationsPreempted)
 			if c.CDB[1]&0x1f == 5 {
 				p.aborted = append(p.aborted, m.id)
@@ -294,41 +311,40 @@ func (d *Disk) preempt(n *nexus, c *Command, p *prOut) Sense {
 		}
 	}
 	r.list = slices.DeleteFunc(r.list, goes)
-	if takes {
+	switch {
+	case takes:
 		if r.kind != kind {
-			d.release(n)
+			d.attendRegistrants(n, ASCReservationsReleased)
 		}
 		r.hold(g, kind)
+	case r.kind != 0 && len(r.list) == 0:
+		d.release(n) // all held it, and none is left
 	}
 	r.generation++
 	d.reservationsChanged()
 	return Sense{}
 }
 
-// registerAndMove hands the reservation over (SPC-5 5.14.8).
-func (d *Disk) registerAndMove(_ *nexus, c *Command, p *prOut) Sense {
-	size := len(p.list) - 24
+// registerAndMove hands the reservation over (SPC-5 5.14.8). It takes no notice of
+// SCOPE and TYPE.
+func (d *Disk) registerAndMove(n *nexus, c *Command, p *prOut) Sense {
+	r, g := &d.reserve, p.by
 	switch {
+	case r.kind == 0:
+		return InvalidField(1, 4)
+	case !r.holds(g) || allRegistrants(r.kind):
+		return conflict(c)
+	}
+	to, s := d.destination(n, p.list)
+	switch {
+	case s.Key != NoSense:
+		return s
 	case p.list[17]&aptpl != 0 && d.opt.Memory == nil:
 		return InvalidParameter(17, 0)
-	case uint64(be32(p.list[20:])) != uint64(size), transportIDLength(p.list[24:]) != size || size == 0:
-		return InvalidParameter(20, 7)
 	case p.actionKey == 0:
 		return InvalidParameter(8, 7)
 	}
-	to := identity{string(p.list[24:]), be16(p.list[18:])}
-	r, g := &d.reserve, p.by
 	x := r.find(to)
-	switch {
-	case c.CDB[2] != 0 && c.CDB[2] != r.kind:
-		return InvalidField(2, 7)
-	case r.kind == 0 || !r.holds(g) || allRegistrants(r.kind):
-		return conflict(c)
-	case to.port == 0: // ports count from 1
-		return InvalidParameter(18, 7)
-	case x == g: // also by another port, with ALL_TG_PT
-		return InvalidParameter(24, 7)
-	}
 	if x == nil {
 		if len(r.list) >= maxRegistrations {
 			return Sense{Key: IllegalRequest, Code: ASCInsufficientRegistrationResources}
@@ -345,4 +361,37 @@ func (d *Disk) registerAndMove(_ *nexus, c *Command, p *prOut) Sense {
 	r.generation++
 	d.reservationsChanged()
 	return Sense{}
+}
+
+// destination is the nexus that REGISTER AND MOVE names: one initiator port, another
+// than that of n, and a target port that there is. Disk.mu is held.
+func (d *Disk) destination(n *nexus, list []byte) (to identity, s Sense) {
+	if int64(be32(list[20:])) != int64(len(list)-24) {
+		return to, InvalidParameter(20, 7)
+	}
+	id, size := parseTransportID(list[24:])
+	switch {
+	case size == 0 || size != len(list)-24, id[0]&0x0f != n.protocol(), namesNode(id), id == n.who.initiator:
+		return to, InvalidParameter(24, 7)
+	case !d.hasPort(be16(list[18:])):
+		return to, InvalidParameter(18, 7)
+	}
+	return identity{id, be16(list[18:])}, Sense{}
+}
+
+// hasPort tells whether there is a target port of that relative identifier. Disk.mu
+// is held.
+func (d *Disk) hasPort(port uint16) bool {
+	if port == 0 { // they count from 1
+		return false
+	}
+	if slices.Contains(d.opt.Ports, port) || d.groupOf(port) != nil {
+		return true
+	}
+	for _, m := range *d.nexuses.Load() {
+		if m.who.port == port {
+			return true
+		}
+	}
+	return false
 }

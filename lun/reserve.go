@@ -1,5 +1,7 @@
 package lun
 
+import "slices"
+
 // Reservations: RESERVE and RELEASE of SPC-2, and what persistent ones
 // (prin.go, prout.go) share with them.
 
@@ -64,6 +66,26 @@ func (r *reservations) find(who identity) *registration {
 		}
 	}
 	return nil
+}
+
+// hasPortOf tells whether an initiator port is registered at any target port.
+func (r *reservations) hasPortOf(initiator string) bool {
+	return slices.ContainsFunc(r.list, func(g *registration) bool { return g.who.initiator == initiator })
+}
+
+// add adds a registration. One for all target ports takes the place of those that its
+// initiator port has at some, and holds what they held.
+func (r *reservations) add(g *registration) {
+	if g.allPorts {
+		r.list = slices.DeleteFunc(r.list, func(x *registration) bool {
+			same := x.who.initiator == g.who.initiator
+			if same && x == r.holder {
+				r.holder = g
+			}
+			return same
+		})
+	}
+	r.list = append(r.list, g)
 }
 
 func allRegistrants(kind byte) bool {

@@ -166,7 +166,7 @@ func (d *Disk) recall() error {
 	}
 	r := &d.reserve
 	for _, g := range s.Registrations {
-		x := &registration{identity{string(g.Initiator), g.Port}, g.AllPorts, g.Key}
+		x := &registration{identity{initiatorID(g.Initiator), g.Port}, g.AllPorts, g.Key}
 		r.list = append(r.list, x)
 		if g.Holder {
 			r.holder = x
