@@ -67,9 +67,6 @@ type powerState struct {
 	last    condition          // the last that was counted
 }
 
-// powered tells whether the disk has power conditions.
-func powered(d *Disk) bool { return !d.opt.Removable }
-
 // setTimers takes the timers over from the page.
 func (p *powerState) setTimers(page []byte) {
 	p.mu.Lock()

@@ -147,7 +147,6 @@ func TestPowerTransitions(t *testing.T) {
 	counts(2, 2, 0, 1, 2, 0)
 	h.selectPage(0, "1a26 0003 00000002 00000000 "+strings.Repeat("00", 28)).good()
 	counts(2, 2, 0, 1, 3, 0)
-	newHost(t, 1<<20, lun.DiskOptions{Removable: true}).do("12 01 8a 00ff 00", nil, 255).field(2, 7)
 }
 
 // A cycle is counted when it happens, not when it is asked for again.

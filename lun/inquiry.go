@@ -122,10 +122,7 @@ func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
 
 // vpdPages lists the vital product data pages that a disk has.
 func (d *Disk) vpdPages() []byte {
-	pages := []byte{0x00, 0x80, 0x83, 0x86}
-	if powered(d) {
-		pages = append(pages, 0x8a)
-	}
+	pages := []byte{0x00, 0x80, 0x83, 0x86, 0x8a}
 	if zoned(d) {
 		return append(pages, 0xb0, 0xb1, 0xb2, 0xb6, 0xb7)
 	}

@@ -164,7 +164,7 @@ var logPages = slices.Concat([]logPage{
 		return append(d.count.all.parameter(), binaryList(2, idle...), binaryList(3, interval...))
 	}},
 }, groupPages(), []logPage{
-	{page: 0x1a, make: (*Disk).powerLog, when: powered},
+	{page: 0x1a, make: (*Disk).powerLog},
 	{page: 0x2f, make: (*Disk).exceptionLog},
 })
 

@@ -80,7 +80,7 @@ func TestRemovable(t *testing.T) {
 	h.run(transfer(0x2a, 5, 1, 0), pattern(512, 1), 0).good()
 	o.do("1e 00 00 00 01 00", nil, 0).good()
 	h.do("1b 00 00 00 02 00", nil, 0).fails(lun.IllegalRequest, lun.ASCMediumRemovalPrevented)
-	h.do("1b 00 00 00 03 00", nil, 0).fails(lun.IllegalRequest, lun.ASCMediumRemovalPrevented)
+	h.do("1b 00 00 00 03 00", nil, 0).good() // loads only
 	o.do("1e 00 00 00 00 00", nil, 0).good()
 	h.do("1b 00 00 00 02 00", nil, 0).good()
 	o.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCMediumNotPresent)
@@ -91,17 +91,35 @@ func TestRemovable(t *testing.T) {
 	if a := o.run(transfer(0x28, 5, 1, 0), nil, 512).good(); !bytes.Equal(a.data, pattern(512, 1)) {
 		t.Error("the data didn't survive the ejection")
 	}
-	// It can be neither stopped nor put to sleep.
-	for _, cdb := range []string{"1b 00 00 00 00 00", "1b 00 00 00 42 00", "1b 00 00 00 30 00"} {
-		h.do(cdb, nil, 0).good()
-		h.do("00 00 00 00 00 00", nil, 0).good()
+	// It can be stopped and put to sleep, as others are.
+	h.do("1b 00 00 00 00 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCNotReadyInitializingRequired)
+	o.run(transfer(0x28, 5, 1, 0), nil, 512).fails(lun.NotReady, lun.ASCNotReadyInitializingRequired)
+	h.do("1b 00 00 00 01 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).good()
+	h.do("1b 00 00 00 f0 00", nil, 0).field(4, 7)
+	h.do("1b 00 00 09 30 00", nil, 0).field(3, 3)
+	h.do("1b 00 00 00 32 00", nil, 0).good() // LOEJ doesn't count
+	if got := h.senses(); got != 0x5e04 {
+		t.Errorf("%04x in standby", got)
 	}
-	// By hand.
+	if h.logPage(0x1a, 0, 1)[8][3] != 1 {
+		t.Error("the log doesn't know of it")
+	}
+	h.do("12 01 8a 00ff 00", nil, 255).good()
+	h.do("00 00 00 00 00 00", nil, 0).good()
+	// By hand, which also loads where it was stopped and is prevented.
+	h.do("1b 00 00 00 00 00", nil, 0).good()
 	h.do("1e 00 00 00 01 00", nil, 0).good()
 	h.disk.Eject()
 	h.do("00 00 00 00 00 00", nil, 0).fails(lun.NotReady, lun.ASCMediumNotPresent)
 	h.disk.Load()
 	h.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
+	h.do("00 00 00 00 00 00", nil, 0).good()
+	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
+	h.disk.Eject()
+	h.do("1b 00 00 00 03 00", nil, 0).good()
+	h.do("00 00 00 00 00 00", nil, 0).good()
 	// The prevention ends with the nexus, or with a reset.
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCMediumMayHaveChanged)
 	h.disk.Notify(h.n, lun.NexusLoss)

@@ -93,9 +93,6 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 		return Sense{}
 	}
 	if power != 0 {
-		if !powered(d) {
-			return Sense{} // it has none, and looks at no more of the CDB
-		}
 		return d.powerCondition(power, c.CDB[3])
 	}
 	if c.CDB[3] != 0 {
@@ -113,26 +110,20 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 	switch {
 	case eject && !d.opt.Removable:
 		return InvalidField(4, 1)
-	case eject && d.prevented():
-		return Sense{Key: IllegalRequest, Code: ASCMediumRemovalPrevented}
 	case eject && start:
 		if state&ejected != 0 {
 			d.attendOthers(n, ASCMediumMayHaveChanged)
 		}
-		state &^= ejected | stopped
+		state = d.started(state &^ ejected)
+	case eject && d.prevented():
+		return Sense{Key: IllegalRequest, Code: ASCMediumRemovalPrevented}
 	case eject:
 		state |= ejected
 	case start:
 		if state&ejected != 0 {
 			return d.notReady(state)
 		}
-		if state&stopped != 0 {
-			d.count.loads.Add(1)
-		}
-		state &^= stopped
-		d.power.enter(activeCondition, false)
-	case d.opt.Removable:
-		// It stops only to be ejected.
+		state = d.started(state)
 	default:
 		if state&stopped == 0 {
 			d.count.stops.Add(1)
@@ -141,6 +132,15 @@ func (d *Disk) startStop(n *nexus, c *Command) Sense {
 	}
 	d.state.Store(state)
 	return Sense{}
+}
+
+// started returns the state of a medium that was stopped, or not, once it turns.
+func (d *Disk) started(state uint32) uint32 {
+	if state&stopped != 0 {
+		d.count.loads.Add(1)
+	}
+	d.power.enter(activeCondition, false)
+	return state &^ stopped
 }
 
 // prevented tells whether a nexus keeps the medium in. Disk.mu is held.
@@ -180,7 +180,7 @@ func (d *Disk) setMedium(in bool) {
 	case !in:
 		state |= ejected
 	case state&ejected != 0:
-		state &^= ejected
+		state = d.started(state &^ ejected)
 		d.attendOthers(nil, ASCMediumMayHaveChanged)
 	}
 	d.state.Store(state)
