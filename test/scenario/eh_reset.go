@@ -68,7 +68,7 @@ var ehResets = Scenario{
 	Hosts:   []string{SCSIDebug},
 	Timeout: 4 * time.Minute,
 	run: func(ctx context.Context, r *run) error {
-		d, err := attachDebug(ctx, Case{Host: SCSIDebug, Limits: debugLimits})
+		d, err := debugDisk(ctx)
 		if err != nil {
 			return err
 		}

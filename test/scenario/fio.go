@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,7 +66,7 @@ func (j fioJob) start(ctx context.Context) (*fioRun, error) {
 }
 
 // cpus are one for each job: each of another hardware queue, as far as there are
-// any, which get neighbouring CPUs.
+// any, which get neighbouring CPUs. Where there are fewer CPUs, jobs share them.
 func (j fioJob) cpus() string {
 	var cpus []string
 	lists, _ := filepath.Glob("/sys/block/" + filepath.Base(j.disk) + "/mq/*/cpu_list")
@@ -76,7 +77,7 @@ func (j fioJob) cpus() string {
 		}
 	}
 	if len(cpus) < j.jobs {
-		return fmt.Sprintf("0-%d", j.jobs-1)
+		return fmt.Sprintf("0-%d", min(j.jobs, runtime.NumCPU())-1)
 	}
 	return strings.Join(cpus, ",")
 }

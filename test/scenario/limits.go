@@ -517,6 +517,9 @@ func (r *run) checkProbeRest() error {
 
 // probed returns what the probe knows of the case's device.
 func (r *run) probed() (probe.Device, error) {
+	if r.probe == nil {
+		return probe.Device{}, errors.New("the kernel has no probe")
+	}
 	devs, err := r.probe.Snapshot()
 	if err != nil {
 		return probe.Device{}, err

@@ -15,7 +15,7 @@ import (
 // named where they are not of one mind.
 func TestUML(t *testing.T) {
 	img := kerneltest.UML(t)
-	ss := find(t, "limits/virtio_scsi/1/256/64", "limits/virtio_scsi/1/256/256", "limits/virtio_scsi/1/64/64", "limits/scsi_debug/1/64/64")
+	ss := find(t, "limits/virtio_scsi/1/256/64", "limits/virtio_scsi/1/256/256", "limits/virtio_scsi/1/64/64", "limits/scsi_debug/1/64/64", "counters/rest", "sched/switch")
 
 	k, results := ktest(t, img, ss)
 	if len(k.Rules) < 2 || k.CPUs != 1 || k.Accel != "uml" {
@@ -26,6 +26,8 @@ func TestUML(t *testing.T) {
 		"limits/virtio_scsi/1/256/256": scenario.Skipped,
 		"limits/virtio_scsi/1/64/64":   scenario.Skipped,
 		"limits/scsi_debug/1/64/64":    scenario.Skipped,
+		"counters/rest":                scenario.AsPredicted, // fio's two jobs have one CPU
+		"sched/switch":                 scenario.AsPredicted,
 	} {
 		if r := results[name]; r.Verdict != want {
 			t.Errorf("%s: %s, want %s: %s %q", name, r.Verdict, want, r.Error, r.Differences())
