@@ -130,6 +130,14 @@ type Nexus struct {
 	// nil is all.
 	Sees func(number uint16) bool
 
+	// LUNsReported, if not nil, is what a unit calls, without a lock held, when it has
+	// told of REPORTED LUNS DATA HAS CHANGED. The other units of the target don't then.
+	LUNsReported func()
+
+	// Functions are the task management functions that the transport can carry, as far
+	// as they are fewer than the target has. 0 is all.
+	Functions TaskFunctions
+
 	// Name is for people: "iqn.2003-01.org.x,i,0x00023d000001".
 	Name string
 }

@@ -102,21 +102,22 @@ func pad(b []byte, s string) {
 
 // reportLUNs answers for a unit that is alone: LUN 0 is all there is. A target
 // with several answers in its place.
-func (d *Disk) reportLUNs(_ *nexus, c *Command) Sense {
+func (d *Disk) reportLUNs(n *nexus, c *Command) Sense {
 	allocation := uint64(be32(c.CDB[6:]))
 	if allocation < 16 {
 		return InvalidField(6, 7)
 	}
 	var b [16]byte
 	switch c.CDB[2] {
-	case 0x00, 0x02: // those that are addressed simply; all
+	case 0x00, 0x02, 0x11: // those that are addressed simply; all; those of no conglomerate
 		put32(b[:], 8)
 		c.Reply(b[:], allocation)
-	case 0x01, 0x10, 0x11, 0x12: // well-known ones; administrative ones
+	case 0x01, 0x10, 0x12: // well-known ones; administrative ones, and what is subsidiary to one
 		c.Reply(b[:8], allocation)
 	default:
 		return InvalidField(2, 7)
 	}
+	d.lunsReported(n)
 	return Sense{}
 }
 
@@ -202,6 +203,7 @@ func (d *Disk) extendedInquiry() []byte {
 	}
 	b[1] = 0x17 // GROUP_SUP, HEADSUP, ORDSUP, SIMPSUP
 	b[2] = 0x01 // V_SUP
+	b[3] = 0x01 // LUICLR
 	return b
 }
 

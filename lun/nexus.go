@@ -100,14 +100,30 @@ func (a attention) precedence() int {
 // takeAttention returns the next unit attention of the nexus and clears it.
 func (d *Disk) takeAttention(n *nexus) Sense {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if len(n.attentions) == 0 {
+		d.mu.Unlock()
 		return Sense{}
 	}
 	a := n.attentions[0]
 	n.attentions = slices.Delete(n.attentions, 0, 1)
 	n.pending.Store(len(n.attentions) > 0)
+	d.mu.Unlock()
+	if a.code == ASCReportedLUNsDataHasChanged && n.id.LUNsReported != nil {
+		n.id.LUNsReported()
+	}
 	return a.sense()
+}
+
+// lunsReported ends REPORTED LUNS DATA HAS CHANGED for a nexus, nil for one that the
+// disk hasn't heard from.
+func (d *Disk) lunsReported(n *nexus) {
+	if n == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n.attentions = slices.DeleteFunc(n.attentions, func(a attention) bool { return a.code == ASCReportedLUNsDataHasChanged })
+	n.pending.Store(len(n.attentions) > 0)
 }
 
 // Attention implements [TaskController].
@@ -140,8 +156,12 @@ func (d *Disk) attendOthers(but *nexus, code uint16) {
 
 // Notify implements [Unit].
 func (d *Disk) Notify(id *Nexus, e Event) {
-	if e == NexusLoss {
+	switch e {
+	case NexusLoss:
 		d.forget(id)
+		return
+	case LUNsReported:
+		d.lunsReported((*d.nexuses.Load())[id])
 		return
 	}
 	var n *nexus

@@ -23,22 +23,23 @@ func (d *Disk) offered(code byte) []*CDBUsage {
 	return list
 }
 
-// reportTMFs says which task management functions the unit's target has
-// (SPC-5 6.36).
-func (d *Disk) reportTMFs(_ *nexus, c *Command) Sense {
+// reportTMFs says which task management functions the unit's target has for the
+// nexus (SPC-5 6.36).
+func (d *Disk) reportTMFs(n *nexus, c *Command) Sense {
 	allocation := uint64(be32(c.CDB[6:]))
 	if allocation < 4 {
 		return InvalidField(6, 7)
 	}
 	b := make([]byte, 16)
-	put16(b, uint16(d.tasks.Offered()))
+	functions := d.tasks.OfferedTo(n.id)
+	put16(b, uint16(functions))
 	if c.CDB[2]&0x80 == 0 { // REPD
 		b = b[:4]
 	} else {
 		// Those that wait for commands to end may take long, the others don't.
 		b[3] = 12
 		b[4] = 1 // TMFTMOV
-		put16(b[6:], uint16(d.tasks.Offered()&shortFunctions))
+		put16(b[6:], uint16(functions&shortFunctions))
 		put32(b[8:], usual*10)
 		put32(b[12:], 10)
 	}

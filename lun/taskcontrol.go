@@ -92,6 +92,14 @@ func (c *TaskControl) Offer(f TaskFunctions) { c.functions.Store(uint32(f)) }
 // Offered returns them.
 func (c *TaskControl) Offered() TaskFunctions { return TaskFunctions(c.functions.Load()) }
 
+// OfferedTo returns those that a nexus can ask for.
+func (c *TaskControl) OfferedTo(n *Nexus) TaskFunctions {
+	if n.Functions != 0 {
+		return c.Offered() & n.Functions
+	}
+	return c.Offered()
+}
+
 // TaskController is a [Unit] that minds its task set.
 type TaskController interface {
 	// TaskControl is the same for the life of the unit.

@@ -54,6 +54,11 @@ const (
 	// it, or without one for all.
 	LUNsChanged
 
+	// LUNsReported says that the nexus that comes with it knows of that: REPORTED LUNS
+	// DATA HAS CHANGED, if pending, is no longer. A nexus that the unit hasn't heard
+	// from remains so.
+	LUNsReported
+
 	// NexusReset says that the nexus was lost and is there again at once, by the
 	// I_T NEXUS RESET task management function.
 	NexusReset

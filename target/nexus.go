@@ -26,6 +26,7 @@ type Nexus struct {
 func (t *Target) Open(id lun.Nexus, visible func(number uint16) bool) *Nexus {
 	n := &Nexus{id: id, target: t, visible: visible, tasks: newTaskTable()}
 	n.id.Sees = n.sees // for what units do in its name with others
+	n.id.LUNsReported = n.inventoryReported
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.nexuses[n] = struct{}{}
@@ -82,40 +83,37 @@ func (n *Nexus) Lookup(a Address) *LogicalUnit {
 
 func (n *Nexus) sees(number uint16) bool { return n.visible == nil || n.visible(number) }
 
-const opReportLUNs = 0xa0
-
 // DataLength is [lun.Unit.DataLength] of lu, also for the command that the
 // target itself answers.
 func (n *Nexus) DataLength(lu *LogicalUnit, cdb []byte) (out, in uint64) {
-	if len(cdb) >= 12 && cdb[0] == opReportLUNs {
-		// No more than there can be to say.
-		return 0, min(uint64(binary.BigEndian.Uint32(cdb[6:])), 8+8*(MaxNumber+2))
+	if len(cdb) > 0 && cdb[0] == opReportLUNs {
+		return wellKnownUnit.DataLength(cdb)
 	}
 	return lu.unit.DataLength(cdb)
 }
 
 // reportLUNs answers REPORT LUNS (SPC-5 6.33), which every logical unit has.
 func (n *Nexus) reportLUNs(c *lun.Command) {
-	if len(c.CDB) < 12 {
-		c.Fail(lun.Sense{Key: lun.IllegalRequest, Code: codeInvalidFieldInCDB})
+	if _, s := commands.Find(c.CDB); s.Key != lun.NoSense {
+		c.Fail(s)
 		return
 	}
 	var list []Address
 	selectReport := c.CDB[2]
 	switch selectReport {
-	case 0x00, 0x02:
+	case 0x00, 0x02, 0x11:
 		for number := range *n.target.units.Load() {
 			if n.sees(number) {
 				list = append(list, NumberAddress(number))
 			}
 		}
 		slices.SortFunc(list, func(a, b Address) int { return slices.Compare(a[:], b[:]) })
-	case 0x01:
+	case 0x01, 0x10, 0x12: // 1xh: none is administrative, or part of a conglomerate
 	default:
-		c.Fail(lun.Sense{Key: lun.IllegalRequest, Code: codeInvalidFieldInCDB, Specific: fieldPointer(2)})
+		c.Fail(lun.InvalidField(2, 7))
 		return
 	}
-	if selectReport != 0 {
+	if selectReport == 0x01 || selectReport == 0x02 {
 		list = append(list, ReportLUNsWellKnown)
 	}
 	b := make([]byte, 8, 8+8*len(list))
@@ -124,6 +122,15 @@ func (n *Nexus) reportLUNs(c *lun.Command) {
 		b = append(b, a[:]...)
 	}
 	answer(c, b, binary.BigEndian.Uint32(c.CDB[6:]))
+	n.inventoryReported()
+}
+
+// inventoryReported ends REPORTED LUNS DATA HAS CHANGED for all logical units, after
+// REPORT LUNS or when one of them has told of it (SPC-5 6.33, 7.7.7: LUICLR).
+func (n *Nexus) inventoryReported() {
+	for _, lu := range *n.target.units.Load() {
+		lu.unit.Notify(&n.id, lun.LUNsReported)
+	}
 }
 
 // answer stores the first allocation bytes of b as the command's data-in.

@@ -34,8 +34,8 @@ type Target struct {
 func New() *Target {
 	t := &Target{nexuses: map[*Nexus]struct{}{}}
 	t.units.Store(&map[uint16]*LogicalUnit{})
-	t.absent = t.newUnit(absentUnit{}, kindAbsent)
-	t.wlun = t.newUnit(wellKnownUnit{}, kindWellKnown)
+	t.absent = t.newUnit(absentUnit, kindAbsent)
+	t.wlun = t.newUnit(wellKnownUnit, kindWellKnown)
 	return t
 }
 

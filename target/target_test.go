@@ -119,6 +119,9 @@ func TestReportLUNs(t *testing.T) {
 		{"at a LUN that isn't there", some, target.NumberAddress(7), 0, 255, "0000001000000000" + "0000000000000000" + "412c000000000000"},
 		{"well known only", all, target.ReportLUNsWellKnown, 1, 255, "0000000800000000" + "c101000000000000"},
 		{"both", some, target.Address{}, 2, 255, "0000001800000000" + "0000000000000000" + "412c000000000000" + "c101000000000000"},
+		{"administrative only", all, target.Address{}, 0x10, 255, "0000000000000000"},
+		{"those of no conglomerate", some, target.Address{}, 0x11, 255, "0000001000000000" + "0000000000000000" + "412c000000000000"},
+		{"subsidiary to LUN 0", all, target.Address{}, 0x12, 255, "0000000000000000"},
 		{"cut short", all, target.Address{}, 0, 12, "0000001800000000" + "00000000"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,9 +134,118 @@ func TestReportLUNs(t *testing.T) {
 			}
 		})
 	}
-	if k := execute(t, all, target.Address{}, 255, 0xa0, 0, 9, 0, 0, 0, 0, 0, 0, 255, 0, 0); k.Status != lun.CheckCondition || k.Sense[12] != 0x24 {
-		t.Errorf("SELECT REPORT 9: status %02x, sense %x", k.Status, k.Sense)
+	refuses(t, all, target.Address{}, "a00009000000000000ff0000", 0xcf, 2)
+	refuses(t, all, target.Address{}, "a00013000000000000ff0000", 0xcf, 2)
+}
+
+// refuses wants INVALID FIELD IN CDB, with the sense-key specific byte flags and a pointer
+// to byte field, and no data moved.
+func refuses(t *testing.T, n *target.Nexus, a target.Address, cdb string, flags, field byte) {
+	t.Helper()
+	b, err := hex.DecodeString(cdb)
+	if err != nil {
+		t.Fatal(err)
 	}
+	k := execute(t, n, a, 255, b...)
+	if k.Status != lun.CheckCondition || k.Sense[2] != 5 || k.Sense[12] != 0x24 || k.Sense[13] != 0 || k.InLen != 0 {
+		t.Errorf("%s at %x: status %02x, sense %x", cdb, a, k.Status, k.Sense)
+		return
+	}
+	if got, want := k.Sense[15:18], []byte{flags, 0, field}; !slices.Equal(got, want) {
+		t.Errorf("%s at %x: field pointer %x, want %x", cdb, a, got, want)
+	}
+}
+
+// TestReservedBits sets bits of the CDBs that the target itself answers which the usage
+// data of a disk doesn't have either.
+func TestReservedBits(t *testing.T) {
+	s, err := mem.New(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := lun.NewDisk(s, lun.DiskOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	d := target.New()
+	d.Add(0, disk, target.Limits{})
+	n := d.Open(lun.Nexus{}, nil)
+	defer n.Close()
+	there, absent := target.Address{}, target.NumberAddress(3)
+	execute(t, n, there, 0, 0, 0, 0, 0, 0, 0) // takes the unit attention
+	for _, a := range []target.Address{there, absent, target.ReportLUNsWellKnown} {
+		refuses(t, n, a, "a08000000000000000ff0000", 0xcf, 1)
+		refuses(t, n, a, "a00000010000000000ff0000", 0xc8, 3)
+		refuses(t, n, a, "a00000000200000000ff0000", 0xc9, 4)
+		refuses(t, n, a, "a00000000080000000ff0000", 0xcf, 5)
+		refuses(t, n, a, "a00000000000000000ff0100", 0xc8, 10)
+		refuses(t, n, a, "a00000000000000000ff00c0", 0xcf, 11)
+		refuses(t, n, a, "12fe00006000", 0xcf, 1)
+		refuses(t, n, a, "120000006040", 0xce, 5)
+		refuses(t, n, a, "120001006000", 0xcf, 2)
+		refuses(t, n, a, "03020000ff00", 0xc9, 1)
+		refuses(t, n, a, "03000001ff00", 0xc8, 3)
+		if k := execute(t, n, a, 252, 0x03, 1, 0, 0, 252, 0); k.Status != lun.Good || k.DataIn[0][0] != 0x72 {
+			t.Errorf("REQUEST SENSE with DESC at %x: status %02x, %x", a, k.Status, k.DataIn[0][:8])
+		}
+	}
+	refuses(t, n, target.ReportLUNsWellKnown, "000100000000", 0xc8, 1)
+}
+
+// An initiator learns once that the inventory has changed, by one logical unit or by
+// REPORT LUNS; others are told for themselves.
+func TestInventoryReportedOnce(t *testing.T) {
+	d := target.New()
+	disk := func() *lun.Disk {
+		s, err := mem.New(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := lun.NewDisk(s, lun.DiskOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { k.Close() })
+		return k
+	}
+	for i := range uint16(2) {
+		d.Add(i, disk(), target.Limits{})
+	}
+	var nexuses []*target.Nexus
+	for range 2 {
+		n := d.Open(lun.Nexus{}, nil)
+		defer n.Close()
+		nexuses = append(nexuses, n)
+		for lun := range uint16(2) {
+			execute(t, n, target.NumberAddress(lun), 0, 0, 0, 0, 0, 0, 0)
+		}
+	}
+	ready := func(n *target.Nexus, number uint16, want uint16) {
+		t.Helper()
+		k := execute(t, n, target.NumberAddress(number), 0, 0, 0, 0, 0, 0, 0)
+		got := uint16(0)
+		if k.Status == lun.CheckCondition {
+			got = uint16(k.Sense[12])<<8 | uint16(k.Sense[13])
+		}
+		if got != want {
+			t.Errorf("LUN %d: sense code %04x, want %04x", number, got, want)
+		}
+	}
+	a, b := nexuses[0], nexuses[1]
+	d.Add(7, disk(), target.Limits{})
+	ready(a, 1, lun.ASCReportedLUNsDataHasChanged)
+	ready(a, 0, 0)
+	ready(a, 7, lun.ASCPowerOnOrReset)
+	execute(t, b, target.NumberAddress(1), 255, 0xa0, 9, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0) // is refused
+	execute(t, b, target.NumberAddress(1), 18, 3, 0, 0, 0, 18, 0)
+	ready(b, 0, 0)
+	ready(b, 7, lun.ASCPowerOnOrReset)
+	d.Remove(7)
+	execute(t, a, target.NumberAddress(1), 255, 0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0)
+	ready(a, 0, 0)
+	ready(a, 1, 0)
+	ready(b, 0, lun.ASCReportedLUNsDataHasChanged)
 }
 
 func TestAbsent(t *testing.T) {

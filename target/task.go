@@ -127,7 +127,7 @@ func (n *Nexus) mayEnter(t *Task) Admission {
 
 func (n *Nexus) enterLocked(t *Task) Admission {
 	if t.lu.removed.Load() {
-		t.Fail(lun.Sense{Key: lun.IllegalRequest, Code: codeLUNNotSupported})
+		t.Fail(lun.Sense{Key: lun.IllegalRequest, Code: lun.ASCLogicalUnitNotSupported})
 		return Refused
 	}
 	if !t.lu.enter() {

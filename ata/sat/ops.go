@@ -128,26 +128,27 @@ func (u *Unit) reportTMFs(_ *nexus, c *lun.Command) lun.Sense {
 		return lun.InvalidField(6, 7)
 	}
 	var b [4]byte
-	put16(b[:], uint16(u.tasks.Offered()))
+	put16(b[:], uint16(u.tasks.OfferedTo(c.Nexus)))
 	c.Reply(b[:], uint64(allocation))
 	return lun.Sense{}
 }
 
 // reportLUNs answers for a unit that is alone. A target with several answers in its place.
-func (u *Unit) reportLUNs(_ *nexus, c *lun.Command) lun.Sense {
+func (u *Unit) reportLUNs(x *nexus, c *lun.Command) lun.Sense {
 	allocation := uint64(be32(c.CDB[6:]))
 	if allocation < 16 {
 		return lun.InvalidField(6, 7)
 	}
 	var b [16]byte
 	switch c.CDB[2] {
-	case 0x00, 0x02:
+	case 0x00, 0x02, 0x11:
 		put32(b[:], 8)
 		c.Reply(b[:], allocation)
-	case 0x01, 0x10, 0x11, 0x12:
+	case 0x01, 0x10, 0x12:
 		c.Reply(b[:8], allocation)
 	default:
 		return lun.InvalidField(2, 7)
 	}
+	u.lunsReported(x)
 	return lun.Sense{}
 }

@@ -39,7 +39,7 @@ const ascLowPower = 0x5e00
 // the drive.
 func (u *Unit) requestSenseData(x *nexus, c *lun.Command) lun.Sense {
 	var s lun.Sense
-	if code, ok := u.takeAttention(x); ok {
+	if code, ok := u.takeAttention(x, c.Nexus); ok {
 		s = lun.Sense{Key: lun.UnitAttention, Code: code}
 	} else if u.stopped.Load() {
 		s = lun.Sense{Key: lun.NotReady, Code: lun.ASCNotReadyInitializingRequired}

@@ -156,7 +156,14 @@ func (u *Unit) attend(only, but *nexus, code uint16) {
 }
 
 // takeAttention returns the next unit attention of the nexus and clears it.
-func (u *Unit) takeAttention(x *nexus) (code uint16, ok bool) {
+func (u *Unit) takeAttention(x *nexus, id *lun.Nexus) (code uint16, ok bool) {
+	if code, ok = u.nextAttention(x); code == lun.ASCReportedLUNsDataHasChanged && id.LUNsReported != nil {
+		id.LUNsReported()
+	}
+	return code, ok
+}
+
+func (u *Unit) nextAttention(x *nexus) (code uint16, ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(x.attentions) == 0 {
@@ -168,8 +175,22 @@ func (u *Unit) takeAttention(x *nexus) (code uint16, ok bool) {
 	return code, true
 }
 
+// lunsReported ends REPORTED LUNS DATA HAS CHANGED for a nexus.
+func (u *Unit) lunsReported(x *nexus) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x.attentions = slices.DeleteFunc(x.attentions, func(code uint16) bool { return code == lun.ASCReportedLUNsDataHasChanged })
+	x.pending.Store(len(x.attentions) > 0)
+}
+
 // Notify implements [lun.Unit].
 func (u *Unit) Notify(n *lun.Nexus, e lun.Event) {
+	if e == lun.LUNsReported {
+		if x, ok := u.nexuses.Load(n); ok {
+			u.lunsReported(x.(*nexus))
+		}
+		return
+	}
 	var x *nexus
 	if n != nil && e != lun.NexusLoss {
 		x = u.nexusOf(n)
@@ -232,7 +253,7 @@ func (u *Unit) Execute(c *lun.Command) {
 		o = found.Of.(*op)
 	}
 	if x.pending.Load() && (o == nil || o.class&quiet == 0) {
-		if code, ok := u.takeAttention(x); ok {
+		if code, ok := u.takeAttention(x, c.Nexus); ok {
 			u.fail(c, lun.Sense{Key: lun.UnitAttention, Code: code})
 			return
 		}

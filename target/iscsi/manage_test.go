@@ -152,6 +152,20 @@ func TestTaskManagement(t *testing.T) {
 	})
 }
 
+// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS names those that the session can ask for.
+func TestReportFunctions(t *testing.T) {
+	l := newLab(t, nil)
+	for level, want := range map[string]uint16{"1": 0xf800, "2": 0xfc07} {
+		r := dial(t, l.addr)
+		r.isid[5] = level[0]
+		r.login("iSCSIProtocolLevel=" + level)
+		r.send(r.command(0xc0, 16, 0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0), nil)
+		if d := r.recv(0x25).data; uint16(d[0])<<8|uint16(d[1]) != want {
+			t.Errorf("at iSCSIProtocolLevel %s: %x, want %04x", level, d[:2], want)
+		}
+	}
+}
+
 func TestQueryTask(t *testing.T) {
 	l := newLab(t, nil)
 	r := dial(t, l.addr)

@@ -289,11 +289,20 @@ func (s *Server) closeOrphan() bool {
 	return true
 }
 
+// firstFunctions are the task management functions of RFC 7143; the others are those of
+// RFC 7144, with iSCSIProtocolLevel 2.
+const firstFunctions = lun.AbortTaskFunction | lun.AbortTaskSetFunction | lun.ClearACAFunction | lun.ClearTaskSetFunction | lun.LogicalUnitResetFunction
+
 func (x *session) openNexus() {
 	if x.tgt == nil {
 		return
 	}
+	functions := lun.TaskFunctions(0)
+	if x.params.ISCSIProtocolLevel < 2 {
+		functions = firstFunctions
+	}
 	x.nexus = x.tgt.Device.Open(lun.Nexus{
+		Functions:  functions,
 		Initiator:  transportID(x.initiator, x.isid),
 		TargetPort: x.tag,
 		Name:       portName(x.initiator, x.isid),

@@ -1,6 +1,9 @@
 package vhostuser
 
-import "lunlab/target"
+import (
+	"lunlab/lun"
+	"lunlab/target"
+)
 
 // Requests of the control queue (virtio 1.2 5.6.6.2).
 const (
@@ -25,6 +28,10 @@ const (
 	tmfQueryTask        = 6
 	tmfQueryTaskSet     = 7
 )
+
+// functions are the task management functions among them.
+const functions = lun.AbortTaskFunction | lun.AbortTaskSetFunction | lun.ClearACAFunction | lun.ClearTaskSetFunction |
+	lun.NexusResetFunction | lun.LogicalUnitResetFunction | lun.QueryTaskFunction | lun.QueryTaskSetFunction
 
 // control carries out a request of the control queue.
 func (t *task) control() {

@@ -67,7 +67,7 @@ const (
 
 func newSession(d *Device, c *net.UnixConn) *session {
 	s := &session{dev: d, conn: c}
-	s.nexus = d.opts.Target.Open(lun.Nexus{TargetPort: 1, Name: "vhost-user," + d.opts.Name}, nil)
+	s.nexus = d.opts.Target.Open(lun.Nexus{TargetPort: 1, Functions: functions, Name: "vhost-user," + d.opts.Name}, nil)
 	for i := range firstRequests + d.opts.Queues {
 		s.rings = append(s.rings, newRing(s, i))
 	}
