@@ -108,6 +108,21 @@ func (r *fioRun) end() error {
 	}
 }
 
+// endsSoon says whether fio ends in that time.
+func (r *fioRun) endsSoon(patience time.Duration) bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+	}
+	select {
+	case <-r.done:
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}
+
 // kill ends fio, whatever it does, and waits for it, but not for ever: in the
 // kernel, nothing can end it.
 func (r *fioRun) kill() {
