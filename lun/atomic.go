@@ -78,12 +78,12 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 	s = d.exchange(c, lba, n, func() Sense {
 		old := make([]byte, n*d.blockSize())
 		if _, err := d.store.ReadAt(old, int64(lba*d.blockSize())); err != nil {
-			return d.readError(err, lba*d.blockSize())
+			return d.count.reading.note(d.readError(err, lba*d.blockSize()))
 		}
 		var tuples []byte
 		if p.kind != 0 {
 			tuples = make([]byte, n*tupleSize)
-			if s := d.readTuples(tuples, lba); s.Key != NoSense {
+			if s := d.count.reading.note(d.readTuples(tuples, lba)); s.Key != NoSense {
 				return s
 			}
 		}
@@ -99,7 +99,7 @@ func (d *Disk) writeAtomic(_ *nexus, c *Command) Sense {
 		return s
 	})
 	if s.Key == NoSense {
-		d.count.wrote(c, n)
+		d.count.wrote(c, n, n)
 	}
 	return s
 }

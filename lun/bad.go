@@ -22,7 +22,6 @@ func (d *Disk) spoiled(lba, n uint64) Sense {
 	if !ok {
 		return Sense{}
 	}
-	d.count.readErrors.Add(1)
 	return Sense{Key: MediumError, Code: ASCMarkedBad, Info: first, HasInfo: true}
 }
 

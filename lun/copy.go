@@ -284,11 +284,11 @@ func (d *Disk) copyOut(p []byte, off uint64) bool {
 	n := (off+uint64(len(p))-1)/d.blockSize() + 1 - lba
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
-	if d.spoiled(lba, n).Key != NoSense {
+	if d.count.reading.note(d.spoiled(lba, n)).Key != NoSense {
 		return false
 	}
 	if _, err := d.store.ReadAt(p, int64(off)); err != nil {
-		d.readError(err, off)
+		d.count.reading.note(d.readError(err, off))
 		return false
 	}
 	return true

@@ -81,10 +81,10 @@ func diagnosticPage(c *Command, length int) Sense {
 }
 
 func (d *Disk) testEnds() Sense {
-	if s := d.readable(0, 1); s.Key != NoSense {
+	if s := d.count.reading.note(d.readable(0, 1)); s.Key != NoSense {
 		return s
 	}
-	return d.readable(d.Blocks()-1, 1)
+	return d.count.reading.note(d.readable(d.Blocks()-1, 1))
 }
 
 func (d *Disk) selfTestLog() []logParameter {

@@ -51,24 +51,32 @@ func (d *Disk) compareAndWrite(_ *nexus, c *Command) Sense {
 		return Sense{}
 	}
 	c.OutLen = 2 * half
-	return d.exchange(c, lba, n, func() Sense {
-		if s := d.spoiled(lba, n); s.Key != NoSense {
+	s = d.exchange(c, lba, n, func() Sense {
+		if s := d.count.reading.note(d.compareHalf(c.DataOut, p, lba, n)); s.Key != NoSense {
 			return s
 		}
-		if !p.transfer {
-			if s := d.compare(c.DataOut, lba, n); s.Key != NoSense {
+		if p.transfer {
+			if s := d.checkTuples(c.DataOut, half, p, lba, n); s.Key != NoSense {
 				return s
 			}
-			return d.put(c.DataOut, half, p, lba, n)
-		}
-		if s := d.compareWithTuples(c.DataOut, lba, n); s.Key != NoSense {
-			return s
-		}
-		if s := d.checkTuples(c.DataOut, half, p, lba, n); s.Key != NoSense {
-			return s
 		}
 		return d.put(c.DataOut, half, p, lba, n)
 	})
+	if s.Key == NoSense {
+		d.count.wrote(c, 2*n, n)
+	}
+	return s
+}
+
+// compareHalf compares n blocks at lba with the first half of data.
+func (d *Disk) compareHalf(data [][]byte, p checks, lba, n uint64) Sense {
+	switch s := d.spoiled(lba, n); {
+	case s.Key != NoSense:
+		return s
+	case p.transfer:
+		return d.compareWithTuples(data, lba, n)
+	}
+	return d.compare(data, lba, n)
 }
 
 // compareWithTuples is compare for data that has protection information, which
@@ -184,15 +192,19 @@ func (d *Disk) combine(c *Command, and bool, admits func() (bool, Sense)) Sense 
 		_, s := admits()
 		return s
 	}
-	return d.exchange(c, lba, n, func() Sense {
+	s = d.exchange(c, lba, n, func() Sense {
 		if do, s := admits(); !do {
 			return s
 		}
-		if s := d.spoiled(lba, n); s.Key != NoSense {
+		if s := d.count.reading.note(d.spoiled(lba, n)); s.Key != NoSense {
 			return s
 		}
 		return d.combineBlocks(c.DataOut, p, and, lba, n)
 	})
+	if s.Key == NoSense {
+		d.count.wrote(c, n, n)
+	}
+	return s
 }
 
 // combineBlocks does so for whole blocks. All checks come before the first of
@@ -201,7 +213,7 @@ func (d *Disk) combine(c *Command, and bool, admits func() (bool, Sense)) Sense 
 func (d *Disk) combineBlocks(data [][]byte, p checks, and bool, lba, n uint64) Sense {
 	n = min(n, total(data)/p.size(d.blockSize()))
 	if p.kind != 0 {
-		if s := d.eachProtected(p, lba, n, nil); s.Key != NoSense {
+		if s := d.count.reading.note(d.eachProtected(p, lba, n, nil)); s.Key != NoSense {
 			return s
 		}
 	}
@@ -218,7 +230,7 @@ func (d *Disk) combineBlocks(data [][]byte, p checks, and bool, lba, n uint64) S
 		count := min(n, scratchSize/size)
 		part, off := b.data[:count*size], lba*size
 		if k, err := d.store.ReadAt(part, int64(off)); err != nil {
-			return d.readError(err, off+uint64(k))
+			return d.count.reading.note(d.readError(err, off+uint64(k)))
 		}
 		for i := range count {
 			block := part[i*size:][:size]

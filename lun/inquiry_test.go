@@ -173,7 +173,7 @@ func TestOpcodes(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{})
 	h.do("a3 0c 01 ff 0000 000000ff 00 00", nil, 255).is("00010000")
 	h.do("a3 0c 02 9e 001f 000000ff 00 00", nil, 255).is("00010000")
-	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 2500ffffffff00000000")
+	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 25000000000000000000")
 	h.do("a3 0c 04 00 0000 000000ff 00 00", nil, 255).field(2, 2)
 }
 
@@ -216,7 +216,7 @@ func TestTaskFunctions(t *testing.T) {
 	h.do("a3 0d 80 000000 000000ff 00 00", nil, 255).is("a401000c 01002400 0000012c 0000000a")
 	h.do("00 00 00 00 00 04", nil, 0).good()
 	h.do("00 00 00 00 00 08", nil, 0).field(5, 3)
-	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 2500ffffffff00000004")
+	h.do("a3 0c 01 25 0000 000000ff 00 00", nil, 255).is("0003000a 25000000000000000004")
 	if a := h.do("12 00 00 0024 00", nil, 36).good(); a.data[3]&0x20 == 0 {
 		t.Error("no NORMACA")
 	}

@@ -14,12 +14,28 @@ var logOps = []op{
 
 // counters are what the log pages tell of.
 type counters struct {
-	all                        traffic
-	groups                     [groupCount]traffic // by GROUP NUMBER
-	blocksVerified             atomic.Uint64
-	readErrors, writeErrors    atomic.Uint64
-	verifyErrors, loads, stops atomic.Uint64
-	usage                      usage
+	all                         traffic
+	groups                      [groupCount]traffic // by GROUP NUMBER
+	reading, writing, verifying errorCount
+	loads, stops                atomic.Uint64
+	usage                       usage
+}
+
+// errorCount is a count of the blocks that were read, written or verified, and of
+// the times that it failed.
+type errorCount struct{ blocks, uncorrected atomic.Uint64 }
+
+// note counts s, which it returns, if it tells of an error.
+func (e *errorCount) note(s Sense) Sense {
+	if s.Key == MediumError || s.Key == HardwareError {
+		e.uncorrected.Add(1)
+	}
+	return s
+}
+
+func (e *errorCount) reset() {
+	e.blocks.Store(0)
+	e.uncorrected.Store(0)
 }
 
 // groupCount is one more than the highest group that has a log page.
@@ -27,14 +43,14 @@ const groupCount = 32
 
 // traffic is a count of commands and of blocks.
 type traffic struct {
-	reads, writes, blocksRead, blocksWritten atomic.Uint64
-	readTime, writeTime                      atomic.Int64 // ns from a command's beginning to its end
+	reads, writes, blocksRead, blocksReceived atomic.Uint64
+	readTime, writeTime                       atomic.Int64 // ns from a command's beginning to its end
 }
 
 // group returns the GROUP NUMBER of a READ or WRITE (SBC-4 4.22).
 func group(cdb []byte) byte {
 	switch cdb[0] >> 5 {
-	case 1, 3:
+	case 1, 2, 3:
 		return cdb[6] & 0x3f
 	case 5:
 		return cdb[10] & 0x3f
@@ -47,6 +63,7 @@ func group(cdb []byte) byte {
 // read counts a READ of n blocks.
 func (c *counters) read(k *Command, n uint64) {
 	k.counted = countedRead
+	c.reading.blocks.Add(n)
 	c.all.reads.Add(1)
 	c.all.blocksRead.Add(n)
 	if g := group(k.CDB); g != 0 && g < groupCount {
@@ -55,14 +72,15 @@ func (c *counters) read(k *Command, n uint64) {
 	}
 }
 
-// wrote counts a WRITE of n blocks.
-func (c *counters) wrote(k *Command, n uint64) {
+// wrote counts a command that wrote n blocks, and came with data of so many.
+func (c *counters) wrote(k *Command, received, n uint64) {
 	k.counted = countedWrite
+	c.writing.blocks.Add(n)
 	c.all.writes.Add(1)
-	c.all.blocksWritten.Add(n)
+	c.all.blocksReceived.Add(received)
 	if g := group(k.CDB); g != 0 && g < groupCount {
 		c.groups[g].writes.Add(1)
-		c.groups[g].blocksWritten.Add(n)
+		c.groups[g].blocksReceived.Add(received)
 	}
 }
 
@@ -70,7 +88,7 @@ func (t *traffic) reset() {
 	t.reads.Store(0)
 	t.writes.Store(0)
 	t.blocksRead.Store(0)
-	t.blocksWritten.Store(0)
+	t.blocksReceived.Store(0)
 	t.readTime.Store(0)
 	t.writeTime.Store(0)
 }
@@ -87,24 +105,11 @@ func (t *traffic) parameter() []logParameter {
 	v := make([]byte, 64)
 	put64(v, t.reads.Load())
 	put64(v[8:], t.writes.Load())
-	put64(v[16:], t.blocksWritten.Load())
+	put64(v[16:], t.blocksReceived.Load())
 	put64(v[24:], t.blocksRead.Load())
 	put64(v[32:], intervals(t.readTime.Load()))
 	put64(v[40:], intervals(t.writeTime.Load()))
 	return []logParameter{binaryList(1, v...)}
-}
-
-// reset starts the counts anew, but for those that tell of the device's whole
-// life.
-func (n *counters) reset() {
-	n.all.reset()
-	n.usage.idle.Store(0)
-	for i := range n.groups {
-		n.groups[i].reset()
-	}
-	for _, c := range []*atomic.Uint64{&n.blocksVerified, &n.readErrors, &n.writeErrors, &n.verifyErrors} {
-		c.Store(0)
-	}
 }
 
 // logParameter is one parameter of a log page (SPC-5 7.3.2.2). control is its
@@ -132,21 +137,19 @@ type logPage struct {
 
 	// port makes, in the place of make, a page of the port of a nexus.
 	port func(n *nexus) []logParameter
+
+	// reset starts its counts anew. nil is a page without any, or with those of the
+	// device's whole life.
+	reset func(d *Disk)
 }
 
 func (p logPage) of(d *Disk) bool { return p.when == nil || p.when(d) }
 
 // logPages lists the log pages in ascending order.
 var logPages = slices.Concat([]logPage{
-	{page: 0x02, make: func(d *Disk) []logParameter {
-		return errorCounters(d.count.writeErrors.Load(), d.count.all.blocksWritten.Load()*d.blockSize())
-	}},
-	{page: 0x03, make: func(d *Disk) []logParameter {
-		return errorCounters(d.count.readErrors.Load(), d.count.all.blocksRead.Load()*d.blockSize())
-	}},
-	{page: 0x05, make: func(d *Disk) []logParameter {
-		return errorCounters(d.count.verifyErrors.Load(), d.count.blocksVerified.Load()*d.blockSize())
-	}},
+	errorPage(0x02, func(d *Disk) *errorCount { return &d.count.writing }),
+	errorPage(0x03, func(d *Disk) *errorCount { return &d.count.reading }),
+	errorPage(0x05, func(d *Disk) *errorCount { return &d.count.verifying }),
 	{page: 0x0c, make: (*Disk).poolLog, when: pooled},
 	{page: 0x0d, make: func(*Disk) []logParameter { // temperature, reference temperature
 		return []logParameter{binaryList(0, 0, noTemperature), binaryList(1, 0, noTemperature)}
@@ -162,6 +165,9 @@ var logPages = slices.Concat([]logPage{
 		put32(interval, 3)
 		put32(interval[4:], uint32(statisticsInterval/time.Millisecond))
 		return append(d.count.all.parameter(), binaryList(2, idle...), binaryList(3, interval...))
+	}, reset: func(d *Disk) {
+		d.count.all.reset()
+		d.count.usage.idle.Store(0)
 	}},
 }, groupPages(), []logPage{
 	{page: 0x1a, make: (*Disk).powerLog},
@@ -171,7 +177,10 @@ var logPages = slices.Concat([]logPage{
 // groupPages are the group statistics, one page a group.
 func groupPages() (pages []logPage) {
 	for g := byte(1); g < groupCount; g++ {
-		pages = append(pages, logPage{page: 0x19, sub: g, make: func(d *Disk) []logParameter { return d.count.groups[g].parameter() }})
+		pages = append(pages, logPage{page: 0x19, sub: g,
+			make:  func(d *Disk) []logParameter { return d.count.groups[g].parameter() },
+			reset: func(d *Disk) { d.count.groups[g].reset() },
+		})
 	}
 	return pages
 }
@@ -179,6 +188,15 @@ func groupPages() (pages []logPage) {
 // noTemperature is in the place of degrees Celsius where there is no sensor
 // (SPC-5 7.3.24).
 const noTemperature = 0xff
+
+func errorPage(page byte, of func(*Disk) *errorCount) logPage {
+	return logPage{page: page,
+		make: func(d *Disk) []logParameter {
+			return errorCounters(of(d).uncorrected.Load(), of(d).blocks.Load()*d.blockSize())
+		},
+		reset: func(d *Disk) { of(d).reset() },
+	}
+}
 
 // errorCounters is an error counter page (SPC-5 7.3.8): nothing is ever
 // corrected here, so that all but the bytes processed and the uncorrected are 0.
@@ -312,21 +330,32 @@ func (p logParameter) append(b []byte, control byte) []byte {
 	return b
 }
 
-// logSelect is SPC-5 6.7. It resets the counters; no parameter can be set.
+// logSelect is SPC-5 6.7. It resets counters: those of a page, or of all its
+// subpages, or of every page. No parameter can be set.
 func (d *Disk) logSelect(n *nexus, c *Command) Sense {
 	page, sub := c.CDB[2]&0x3f, c.CDB[3]
 	if be16(c.CDB[7:]) != 0 {
 		return InvalidField(7, 7)
 	}
-	if page != 0 || sub != 0 {
-		if _, s := d.logPage(n, page, sub); s.Key != NoSense {
-			return s
+	wildcard := sub == 0xff
+	var chosen []logPage
+	for _, p := range logPages {
+		if p.of(d) && (page == p.page && (wildcard || sub == p.sub) || page == 0 && (wildcard || sub == 0)) {
+			chosen = append(chosen, p)
 		}
+	}
+	if len(chosen) == 0 {
+		_, s := d.logPage(n, page, sub)
+		return s
 	}
 	if c.CDB[1]&2 == 0 { // PCR
 		return Sense{}
 	}
-	d.count.reset()
+	for _, p := range chosen {
+		if p.reset != nil {
+			p.reset(d)
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.attendOthers(n, ASCLogParametersChanged)

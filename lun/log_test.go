@@ -84,8 +84,81 @@ func TestLogSense(t *testing.T) {
 	wantCounts(t, "bytes read after a reset", h.logPage(0x03, 0, 1)[5], 0)
 	wantCounts(t, "group 5 after a reset", h.logPage(0x19, 5, 1)[1], 0)
 	o.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCLogParametersChanged)
+	// One page, or all its subpages: the others keep their counts.
+	h.run(transfer(0x2a, 0, 8, 0), make([]byte, 4096), 0).good()
+	h.run(cat([]byte{0x28, 0}, be(4, 0), []byte{5}, be(2, 1), []byte{0}), nil, 512).good()
+	h.do("4c 02 c2 00 000000 0000 00", nil, 0).good()
+	wantCounts(t, "bytes written after a reset of them", h.logPage(0x02, 0, 1)[5], 0)
+	wantCounts(t, "bytes read after that", h.logPage(0x03, 0, 1)[5], 512)
+	wantCounts(t, "statistics after that", h.logPage(0x19, 0, 1)[1], 1, 1, 8, 1)
+	h.do("4c 02 d9 00 000000 0000 00", nil, 0).good()
+	wantCounts(t, "statistics after a reset of them", h.logPage(0x19, 0, 1)[1], 0, 0, 0, 0)
+	wantCounts(t, "group 5 after that", h.logPage(0x19, 5, 1)[1], 1)
+	h.do("4c 02 d9 ff 000000 0000 00", nil, 0).good()
+	wantCounts(t, "group 5 after a reset of all groups", h.logPage(0x19, 5, 1)[1], 0)
+	wantCounts(t, "bytes read after that", h.logPage(0x03, 0, 1)[5], 512)
+	h.do("4c 02 c0 ff 000000 0000 00", nil, 0).good()
+	wantCounts(t, "bytes read after a reset of all", h.logPage(0x03, 0, 1)[5], 0)
+	h.do("4c 02 c0 05 000000 0000 00", nil, 0).field(2, 5)
+	h.do("4c 02 c2 05 000000 0000 00", nil, 0).field(3, 7)
 	h.do("4c 02 c0 00 000000 0004 00", make([]byte, 4), 0).field(7, 7)
 	h.do("4c 02 c7 00 000000 0000 00", nil, 0).field(2, 5)
+}
+
+// Each command counts on the pages of what it does, and an error on that of what
+// failed.
+func TestErrorCounts(t *testing.T) {
+	const bad = "3f 40 00000064 00 0000 00" // block 100
+	written, read, verified := byte(0x02), byte(0x03), byte(0x05)
+	block := pattern(512, 1)
+	for _, c := range []struct {
+		name        string
+		cdb         []byte
+		out         []byte
+		received    uint64
+		written     uint64 // bytes
+		verified    uint64 // bytes
+		failed      byte   // the page that counts a bad block
+		storeFailed byte   // that of a store that fails
+	}{
+		{"VERIFY", transfer(0x2f, 100, 1, 0), nil, 0, 0, 512, verified, verified},
+		{"VERIFY, BYTCHK", transfer(0x2f, 100, 1, 2), make([]byte, 512), 0, 0, 512, verified, verified},
+		{"WRITE AND VERIFY", transfer(0x2e, 100, 1, 0), block, 1, 512, 512, 0, written},
+		{"WRITE SAME", transfer(0x41, 100, 4, 0), block, 1, 4 * 512, 0, 0, written},
+		{"ORWRITE", transfer(0x8b, 100, 1, 0), block, 1, 512, 0, read, read},
+		{"COMPARE AND WRITE", cat([]byte{0x89, 0}, be(8, 100), []byte{0, 0, 0, 1, 0, 0}), make([]byte, 1024), 2, 512, 0, read, read},
+		{"READ", transfer(0x28, 100, 1, 0), nil, 0, 0, 0, read, read},
+		{"WRITE", transfer(0x2a, 100, 1, 0), block, 1, 512, 0, 0, written},
+	} {
+		s := &broken{Store: mustMem(t, 1<<20)}
+		h := hostOf(t, s, lun.DiskOptions{})
+		h.run(c.cdb, c.out, 512).good()
+		p := h.logPage(0x19, 0, 1)[1]
+		if got := binary.BigEndian.Uint64(p[16:]); got != c.received || (binary.BigEndian.Uint64(p[8:]) == 1) != (c.received > 0) {
+			t.Errorf("%s: %d blocks received, want %d: %x", c.name, got, c.received, p)
+		}
+		wantCounts(t, c.name+": bytes written", h.logPage(written, 0, 1)[5], c.written)
+		wantCounts(t, c.name+": bytes verified", h.logPage(verified, 0, 1)[5], c.verified)
+		errorsOn := func(what string, page byte) {
+			t.Helper()
+			for _, code := range []byte{written, read, verified} {
+				want := uint64(0)
+				if code == page {
+					want = 1
+				}
+				wantCounts(t, c.name+": "+what, h.logPage(code, 0, 1)[6], want)
+			}
+			h.do("4c 02 c0 00 000000 0000 00", nil, 0).good()
+		}
+		errorsOn("no errors", 0)
+		h.do(bad, nil, 0).good()
+		h.run(c.cdb, c.out, 512)
+		errorsOn("a bad block", c.failed)
+		h.run(transfer(0x2a, 100, 1, 0), make([]byte, 512), 0).good()
+		s.fail(errors.New("odd"))
+		h.run(c.cdb, c.out, 512).fails(lun.HardwareError, lun.ASCInternalTargetFailure)
+		errorsOn("a store that fails", c.storeFailed)
+	}
 }
 
 func TestSelfTest(t *testing.T) {

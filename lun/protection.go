@@ -293,7 +293,7 @@ func (d *Disk) seal(lba, n uint64) Sense {
 		count := min(n, scratchSize/d.blockSize())
 		data := b.data[:count*d.blockSize()]
 		if k, err := d.store.ReadAt(data, int64(lba*d.blockSize())); err != nil {
-			return d.readError(err, lba*d.blockSize()+uint64(k))
+			return d.count.reading.note(d.readError(err, lba*d.blockSize()+uint64(k)))
 		}
 		for i := range count {
 			t := tuple{guard(data[i*d.blockSize():][:d.blockSize()]), 0, uint32(lba + i)}

@@ -151,7 +151,16 @@ func TestProtectionVerify(t *testing.T) {
 		t.Errorf("sense %x, want offset 1032", a.sense)
 	}
 	h.run(transfer(0x2f, 20, 4, 0x82), other, 0).good() // only the guard is looked at
-	h.run(transfer(0x2f, 20, 4, 0x26), wire[:520], 0).field(1, 2)
+	// BYTCHK 11b: one block for all, whose reference tag counts up.
+	h.run(transfer(0x2f, 20, 4, 0x26), wire[:520], 0).fails(lun.Miscompare, lun.ASCMiscompareDuringVerify)
+	h.run(transfer(0x2e, 40, 3, 0x20), sealed(bytes.Repeat(data[:512], 3), 512, 0x1111, 40, 1), 0).good()
+	one := sealed(data[:512], 512, 0x1111, 40, 1)
+	h.run(transfer(0x2f, 40, 3, 0x26), one, 0).good()
+	h.run(transfer(0x2f, 40, 3, 0x26), sealed(data[:512], 512, 0x2222, 40, 1), 0).fails(lun.Miscompare, lun.ASCMiscompareDuringVerify)
+	h.run(transfer(0x2f, 40, 4, 0x26), one, 0).fails(lun.Miscompare, lun.ASCMiscompareDuringVerify)
+	h.run(transfer(0x2f, 40, 3, 0x26), sealed(data[:512], 512, 0x1111, 41, 1), 0).fails(lun.AbortedCommand, lun.ASCReferenceTagCheckFailed)
+	h.run(transfer(0x2f, 40, 3, 0x26), one[:512], 0).field(1, 2)
+	h.run(transfer(0x2f, 40, 3, 0x06), one[:512], 0).good()
 }
 
 func TestProtectionOfOtherWrites(t *testing.T) {

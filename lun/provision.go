@@ -109,11 +109,13 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 			}
 		}
 	}
+	wrote := n
 	d.lockWrite(lba, n)
 	s = d.overtaken(c.erasures)
 	switch {
 	case s.Key != NoSense:
 	case unmap && isZero(block):
+		wrote = 0
 		s = d.unmapBlocks(lba, n, anchor)
 	case d.zones != nil:
 		s = d.writeZone(lba, n, func() Sense { return d.same(block, t, p, lba, n) })
@@ -124,6 +126,7 @@ func (d *Disk) writeSame(_ *nexus, c *Command) Sense {
 	if s.Key != NoSense {
 		return s
 	}
+	d.count.wrote(c, min(uint64(len(block)), 1), wrote)
 	return d.settle(0, lba, n)
 }
 

@@ -150,7 +150,7 @@ func TestUnmapBy(t *testing.T) {
 func TestReadCapacity(t *testing.T) {
 	h := newHost(t, 1<<20, lun.DiskOptions{Thin: true, PhysicalExponent: 3, LowestAligned: 5})
 	h.do("25 00 00000000 0000 00 00", nil, 8).is("000007ff 00000200")
-	h.do("25 00 00000001 0000 00 00", nil, 8).field(2, 7)
+	h.do("25 00 00000001 0000 00 00", nil, 8).field(5, 0)
 	h.do("9e 10 0000000000000000 00000020 00 00", nil, 32).is("00000000000007ff 00000200 00 03 c005" + fmt.Sprintf("%032x", 0))
 	h.do("9e 10 0000000000000000 00000009 00 00", nil, 32).is("00000000000007ff 00")
 	big := newHost(t, 1<<42, lun.DiskOptions{BlockSize: 512})

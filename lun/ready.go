@@ -3,8 +3,8 @@ package lun
 var mediumOps = []op{
 	{name: "START STOP UNIT", usage: "1b 01 00 0f f7 00", class: settled, run: (*Disk).startStop, seconds: flushing},
 	{name: "PREVENT ALLOW MEDIUM REMOVAL", usage: "1e 00 00 00 01 00", run: (*Disk).prevent, when: removable},
-	{name: "READ CAPACITY(10)", usage: "25 00 ffffffff 0000 00 00", class: medium, moves: readCapacity10Length, run: (*Disk).readCapacity10},
-	{name: "READ CAPACITY(16)", usage: "9e 10 ffffffffffffffff ffffffff 00 00", class: medium, moves: allocates(10, 4), run: (*Disk).readCapacity16},
+	{name: "READ CAPACITY(10)", usage: "25 00 00000000 0000 00 00", class: medium, moves: readCapacity10Length, run: (*Disk).readCapacity10},
+	{name: "READ CAPACITY(16)", usage: "9e 10 0000000000000000 ffffffff 00 00", class: medium, moves: allocates(10, 4), run: (*Disk).readCapacity16},
 }
 
 func removable(d *Disk) bool { return d.opt.Removable }
@@ -189,10 +189,6 @@ func (d *Disk) setMedium(in bool) {
 func readCapacity10Length(*Disk, []byte) (out, in uint64) { return 0, 8 }
 
 func (d *Disk) readCapacity10(_ *nexus, c *Command) Sense {
-	// LOGICAL BLOCK ADDRESS is obsolete with PMI, which isn't taken.
-	if be32(c.CDB[2:]) != 0 {
-		return InvalidField(2, 7)
-	}
 	var b [8]byte
 	put32(b[:], uint32(min(d.Blocks()-1, 1<<32-1)))
 	put32(b[4:], uint32(d.blockSize()))
@@ -201,9 +197,6 @@ func (d *Disk) readCapacity10(_ *nexus, c *Command) Sense {
 }
 
 func (d *Disk) readCapacity16(_ *nexus, c *Command) Sense {
-	if be64(c.CDB[2:]) != 0 {
-		return InvalidField(2, 7)
-	}
 	b := d.capacityData()
 	c.Reply(b[:], uint64(be32(c.CDB[10:])))
 	return Sense{}

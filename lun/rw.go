@@ -146,18 +146,17 @@ func (d *Disk) read(_ *nexus, c *Command) Sense {
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
-	if s := d.spoiled(lba, n); s.Key != NoSense {
-		return s
-	}
-	if p.kind != 0 {
+	switch s = d.spoiled(lba, n); {
+	case s.Key != NoSense:
+	case p.kind != 0:
 		s = d.readProtected(c, p, lba, n)
-	} else {
+	default:
 		s = d.readBlocks(c, lba, n)
 	}
 	if s.Key == NoSense {
 		d.count.read(c, n)
 	}
-	return s
+	return d.count.reading.note(s)
 }
 
 // readBlocks answers with n blocks at lba as far as there is room.
@@ -196,7 +195,7 @@ func (d *Disk) write(_ *nexus, c *Command) Sense {
 		return s
 	}
 	c.OutLen = n * p.size(d.blockSize())
-	d.count.wrote(c, n)
+	d.count.wrote(c, n, n)
 	if durable {
 		return Sense{}
 	}
@@ -305,9 +304,9 @@ func (d *Disk) flush() Sense {
 	return Sense{}
 }
 
-// readError is the sense data for a store that failed at a byte.
+// readError is the sense data for a store that failed at a byte. The caller counts
+// it, for what it read the blocks for.
 func (d *Disk) readError(err error, at uint64) Sense {
-	d.count.readErrors.Add(1)
 	s := Sense{Key: HardwareError, Code: ASCInternalTargetFailure}
 	if errors.Is(err, syscall.EIO) {
 		s = Sense{Key: MediumError, Code: ASCUnrecoveredReadError}
@@ -317,10 +316,9 @@ func (d *Disk) readError(err error, at uint64) Sense {
 }
 
 func (d *Disk) writeError(err error, at uint64) Sense {
-	d.count.writeErrors.Add(1)
 	s := writeSense(err)
 	s.Info, s.HasInfo = at/d.blockSize(), true
-	return s
+	return d.count.writing.note(s)
 }
 
 func writeSense(err error) Sense {

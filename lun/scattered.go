@@ -102,7 +102,7 @@ func (d *Disk) writeScattered(_ *nexus, c *Command) Sense {
 		}
 		at += n
 	}
-	d.count.wrote(c, x.blocks-x.offset)
+	d.count.wrote(c, x.blocks, x.blocks-x.offset)
 	return d.settleAll(flags(c.CDB))
 }
 

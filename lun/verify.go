@@ -9,11 +9,11 @@ var verifyOps = []op{
 	{name: "VERIFY(10)", usage: "2f 16 ffffffff 3f ffff 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
 	{name: "VERIFY(12)", usage: "af 16 ffffffff ffffffff 3f 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
 	{name: "VERIFY(16)", usage: "8f 16 ffffffffffffffff ffffffff 3f 00", class: reads | medium | protect, moves: movesVerify, run: (*Disk).verify},
-	{name: "WRITE AND VERIFY(10)", usage: "2e 16 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "WRITE AND VERIFY(12)", usage: "ae 16 ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
-	{name: "WRITE AND VERIFY(16)", usage: "8e 16 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
+	{name: "WRITE AND VERIFY(10)", usage: "2e 12 ffffffff 3f ffff 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
+	{name: "WRITE AND VERIFY(12)", usage: "ae 12 ffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
+	{name: "WRITE AND VERIFY(16)", usage: "8e 12 ffffffffffffffff ffffffff 3f 00", class: writes | medium | protect, moves: movesOut, run: (*Disk).writeVerify},
 	{name: "VERIFY(32)", usage: "7f 00 00000000 3f 18 000a 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: reads | medium | protect | type2, moves: movesVerify, run: (*Disk).verify, when: (*Disk).protectable},
-	{name: "WRITE AND VERIFY(32)", usage: "7f 00 00000000 3f 18 000c 16 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesOut, run: (*Disk).writeVerify, when: (*Disk).protectable},
+	{name: "WRITE AND VERIFY(32)", usage: "7f 00 00000000 3f 18 000c 12 00 ffffffffffffffff ffffffff ffff ffff ffffffff", class: writes | medium | protect | type2, moves: movesOut, run: (*Disk).writeVerify, when: (*Disk).protectable},
 }
 
 // scratchSize is the piece in which blocks are compared and combined.
@@ -23,13 +23,6 @@ var scratch = sync.Pool{New: func() any { return new([scratchSize]byte) }}
 
 // byteCheck returns the BYTCHK field.
 func byteCheck(cdb []byte) byte { return flags(cdb) >> 1 & 3 }
-
-func byteCheckField(cdb []byte) Sense {
-	if cdb[0] == variable {
-		return InvalidField(10, 2)
-	}
-	return InvalidField(1, 2)
-}
 
 func movesVerify(d *Disk, cdb []byte) (out, in uint64) {
 	lba, n := extent(cdb)
@@ -41,7 +34,7 @@ func movesVerify(d *Disk, cdb []byte) (out, in uint64) {
 	case 1:
 		return n * p.size(d.blockSize()), 0
 	case 3:
-		return d.blockSize(), 0
+		return p.size(d.blockSize()), 0
 	}
 	return 0, 0
 }
@@ -52,51 +45,58 @@ func (d *Disk) verify(_ *nexus, c *Command) Sense {
 	if s.Key != NoSense {
 		return s
 	}
-	if check := byteCheck(c.CDB); check == 2 || check == 3 && p.transfer {
-		return byteCheckField(c.CDB)
+	if byteCheck(c.CDB) == 2 {
+		return InvalidField(flagsByte(c.CDB), 2)
 	}
 	if s := d.outside(c.CDB, lba, n); s.Key != NoSense || n == 0 {
 		return s
 	}
 	c.OutLen, _ = movesVerify(d, c.CDB)
-	d.count.blocksVerified.Add(n)
+	data := c.DataOut
+	if byteCheck(c.CDB) == 3 {
+		if total(data) < c.OutLen {
+			return InvalidField(flagsByte(c.CDB), 2)
+		}
+		data = [][]byte{c.Gather(c.OutLen)}
+	}
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
-	if s := d.spoiled(lba, n); s.Key != NoSense {
+	if s := d.count.verifying.note(d.spoiled(lba, n)); s.Key != NoSense {
 		return s
 	}
-	switch check := byteCheck(c.CDB); {
-	case p.kind != 0 && check == 1 && p.transfer:
-		return d.compareProtected(c.DataOut, p, lba, n)
-	case p.kind != 0:
-		if s := d.eachProtected(p, lba, n, nil); s.Key != NoSense {
-			return s
-		}
+	return d.verifyBlocks(data, byteCheck(c.CDB), p, lba, n)
+}
+
+// verifyBlocks verifies n blocks at lba as BYTCHK says: that they can be read, or
+// that they hold data, or the one block that it is.
+func (d *Disk) verifyBlocks(data [][]byte, check byte, p checks, lba, n uint64) (s Sense) {
+	if p.kind != 0 && (check == 0 || !p.transfer) {
+		s = d.eachProtected(p, lba, n, nil)
 	}
-	switch byteCheck(c.CDB) {
-	case 1:
-		return d.compare(c.DataOut, lba, n)
-	case 3:
-		one := c.Gather(d.blockSize())
-		if uint64(len(one)) < d.blockSize() {
-			return Sense{Key: IllegalRequest, Code: ASCInvalidFieldInCDB}
+	switch {
+	case s.Key != NoSense:
+	case check == 0:
+		if p.kind == 0 {
+			s = d.readable(lba, n)
 		}
-		list := [][]byte{one}
-		for i := range n {
-			if s := d.compare(list, lba+i, 1); s.Key != NoSense {
+	case p.transfer:
+		s = d.compareProtected(data, check == 3, p, lba, n)
+	case check == 1:
+		s = d.compare(data, lba, n)
+	default:
+		for i := uint64(0); i < n && s.Key == NoSense; i++ {
+			if s = d.compare(data, lba+i, 1); s.Key == Miscompare {
 				s.Info += i * d.blockSize()
-				return s
 			}
 		}
-		return Sense{}
 	}
-	if s = d.readable(lba, n); s.Key != NoSense {
-		d.count.verifyErrors.Add(1)
+	if s.Key == NoSense {
+		d.count.verifying.blocks.Add(n)
 	}
-	return s
+	return d.count.verifying.note(s)
 }
 
 // readable reads n blocks at lba for the errors only.
@@ -137,14 +137,23 @@ func (d *Disk) compare(data [][]byte, lba, n uint64) Sense {
 }
 
 // compareProtected compares n blocks at lba and their protection information
-// with data, after both were checked. What isn't checked isn't compared.
-func (d *Disk) compareProtected(data [][]byte, p checks, lba, n uint64) Sense {
+// with data, or all of them with the one block that it is, whose reference tag
+// counts up then where it is one that does. Both were checked. What isn't checked
+// isn't compared.
+func (d *Disk) compareProtected(data [][]byte, one bool, p checks, lba, n uint64) Sense {
 	in := cursor{list: data}
 	want := make([]byte, d.blockSize()+tupleSize)
-	n = min(n, total(data)/p.size(d.blockSize()))
+	if !one {
+		n = min(n, total(data)/p.size(d.blockSize()))
+	}
 	return d.eachProtected(p, lba, n, func(block []byte, t tuple, i uint64) Sense {
-		in.read(want)
+		if !one || i == 0 {
+			in.read(want)
+		}
 		sent := parseTuple(want[d.blockSize():])
+		if one && p.kind != 3 {
+			sent.ref += uint32(i)
+		}
 		if s := p.check(want[:d.blockSize()], sent, lba+i, i); s.Key != NoSense {
 			return s
 		}
@@ -171,9 +180,6 @@ func difference(a, b []byte) int {
 
 func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	lba, n := extent(c.CDB)
-	if byteCheck(c.CDB) >= 2 {
-		return byteCheckField(c.CDB)
-	}
 	p, s := d.protection(c.CDB)
 	if s.Key != NoSense {
 		return s
@@ -194,6 +200,7 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	if s.Key != NoSense {
 		return s
 	}
+	d.count.wrote(c, n, n)
 	// What is verified is the medium, so it has to be there (SBC-4 5.53).
 	if s := d.flushBlocks(lba, n); s.Key != NoSense {
 		return s
@@ -203,10 +210,11 @@ func (d *Disk) writeVerify(_ *nexus, c *Command) Sense {
 	if s := d.overtaken(c.erasures); s.Key != NoSense {
 		return s
 	}
-	if have := min(n, total(c.DataOut)/p.size(d.blockSize())); byteCheck(c.CDB) == 1 && p.transfer {
-		return d.compareProtected(c.DataOut, p, lba, have)
-	} else if byteCheck(c.CDB) == 1 {
-		return d.compare(c.DataOut, lba, have)
+	check := byteCheck(c.CDB)
+	if check == 1 {
+		n = min(n, total(c.DataOut)/p.size(d.blockSize()))
+	} else {
+		p.kind = 0 // only that it can be read
 	}
-	return d.readable(lba, n)
+	return d.verifyBlocks(c.DataOut, check, p, lba, n)
 }

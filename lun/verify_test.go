@@ -24,7 +24,7 @@ func TestVerify(t *testing.T) {
 		h.run(transfer(code, 8, 4, 0x06), data[:512], 0).fails(lun.Miscompare, lun.ASCMiscompareDuringVerify)
 		h.run(transfer(code, 8, 1, 0x06), data[:512], 0).good()
 		h.run(transfer(code, 100, 50, 0x06), make([]byte, 512), 0).good()
-		h.run(transfer(code, 100, 50, 0x06), nil, 0).fails(lun.IllegalRequest, lun.ASCInvalidFieldInCDB)
+		h.run(transfer(code, 100, 50, 0x06), nil, 0).field(1, 2)
 		h.run(transfer(code, 2047, 2, 0), nil, 0).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 		h.run(transfer(code, 0, 0, 0x02), nil, 0).good()
 	}
