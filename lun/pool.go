@@ -124,10 +124,14 @@ func (d *Disk) thresholdExponent() byte { return byte(bits.TrailingZeros64(setBy
 // poolLog is the logical block provisioning log page (SBC-4 6.4.5).
 func (d *Disk) poolLog() []logParameter {
 	used, limit := d.pool.Used(), d.pool.Limit()
+	scope := byte(1) // dedicated to this logical unit
+	if d.pool.Shared() {
+		scope = 2 // it may be another's
+	}
 	resource := func(code uint16, bytes int64) logParameter {
 		v := make([]byte, 8)
 		put32(v, uint32(min(max(bytes, 0)/setBytes, 1<<32-1)))
-		v[4] = 1 // SCOPE: this logical unit's own
+		v[4] = scope
 		return binaryList(code, v...)
 	}
 	return []logParameter{resource(1, limit-used), resource(2, used)}

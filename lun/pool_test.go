@@ -97,6 +97,8 @@ func TestSharedThreshold(t *testing.T) {
 	for _, h := range []*host{idle, busy} {
 		h.do(testReady, nil, 0).fails(lun.UnitAttention, lun.ASCThinThresholdReached)
 		h.do(testReady, nil, 0).good()
+		// Of 8 MiB, 3 are used, whichever disk is asked: SCOPE 10b.
+		h.do("4d 00 4c 00 00 0000 00ff 00", nil, 255).is("0c000018 0001 03 08 00000005 02000000 0002 03 08 00000003 02000000")
 	}
 	// And when fewer than 2 MiB are available.
 	list := cat(make([]byte, 8), unhex(t, "5c02001c 000000000000000000000000 01020000 00000002 80010000 00000002"))

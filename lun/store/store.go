@@ -78,8 +78,11 @@ type DurableWriter interface {
 
 // Pool is a Store that may have less room than its size.
 type Pool interface {
-	// Used returns how many bytes of room are taken.
+	// Used returns how many bytes of room are taken, by all stores that share it.
 	Used() int64
+
+	// Shared tells whether there are others.
+	Shared() bool
 
 	// Limit returns the most that Used can be, 0 if there is no limit, which doesn't
 	// change. Any other may, and Used may be above it then.

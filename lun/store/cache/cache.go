@@ -101,6 +101,12 @@ func (s *Store) Used() int64 {
 	return 0
 }
 
+// Shared implements [store.Pool], likewise.
+func (s *Store) Shared() bool {
+	p, ok := s.below.(store.Pool)
+	return ok && p.Shared()
+}
+
 // Limit implements [store.Pool], likewise. It is 0 for a store below that has no limit.
 func (s *Store) Limit() int64 {
 	if p, ok := s.below.(store.Pool); ok {

@@ -70,7 +70,11 @@ func NewLimited(size, limit int64) (*Store, error) {
 func (r *Room) New(size int64) (*Store, error) {
 	s := &Store{room: r}
 	s.root.Store(new([]*atomic.Pointer[middle]))
-	return s, s.Resize(size)
+	if err := s.Resize(size); err != nil {
+		return nil, err
+	}
+	r.stores.Add(1)
+	return s, nil
 }
 
 // Resize implements [store.Resizer].
@@ -104,6 +108,9 @@ func (s *Store) Size() int64 { return s.size.Load() }
 // Used returns the bytes of memory that data takes up now, of all stores that
 // share it.
 func (s *Store) Used() int64 { return s.room.used.Load() }
+
+// Shared tells whether there are other stores that share it.
+func (s *Store) Shared() bool { return s.room.stores.Load() > 1 }
 
 // Limit returns the most bytes that Used may reach, 0 if there is no limit.
 func (s *Store) Limit() int64 { return s.room.Limit() }
@@ -143,6 +150,7 @@ func (s *Store) Close() error {
 		m.Store(nil)
 	}
 	s.give(s.used.Load())
+	s.room.stores.Add(-1)
 	return nil
 }
 

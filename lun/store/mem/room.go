@@ -14,6 +14,7 @@ type Room struct {
 	limit  atomic.Int64 // bytes of chunks, 0 for as many as there is memory
 	used   atomic.Int64
 	coming atomic.Bool
+	stores atomic.Int32 // that aren't closed
 }
 
 // NewRoom returns room for limit bytes (rounded up to 64 KiB chunks), 0 for as
