@@ -55,6 +55,7 @@ func (l *loader) portGroup(n ast.Node, ids, ports map[uint16]pos) lun.PortGroup 
 				port := uint16(0)
 				integer(l.decoder, "portal_groups", 1, 65535, &port)(n)
 				once(ports, "portal group", port, at(n))
+				l.groupUses = append(l.groupUses, groupUse{at(n), port, true})
 				g.Ports = append(g.Ports, port)
 			})
 			if len(g.Ports) > 255 {

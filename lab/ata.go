@@ -59,9 +59,6 @@ func (l *loader) checkATA(u *LUN, where map[string]pos) {
 	if r := u.RotationRate; r > 1 && r < 0x401 {
 		l.fail(where["rotation_rate"], "rotation_rate is %d; that of an ATA drive is 1, or 1025 and up", r)
 	}
-	if u.LowestAligned >= 1<<u.PhysicalExponent {
-		l.fail(where["lowest_aligned"], "lowest_aligned is %d; want a block of the first physical one", u.LowestAligned)
-	}
 }
 
 // openATA makes the drive that a LUN is.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,9 +42,11 @@ func execute(d *lun.Disk, cdb, out, in []byte) *lun.Command {
 // options.
 func TestBuildOptions(t *testing.T) {
 	c := load(t, `
+iscsi: {listen: [{address: "127.0.0.1:0", group: 4}, {address: "127.0.0.1:0", group: 3}]}
 pools: [{name: p, size: 128KiB}]
 targets:
 - name: a
+  iscsi: {portal_groups: [3]}
   alua: {groups: [{id: 1, portal_groups: [1]}]}
   luns:
   - {lun: 0, store: {kind: mem, size: 1MiB, pool: p}, thin: true, soft_threshold: 64KiB, streams: 2, form_factor: 2.5, eui: "0102030405060708"}
@@ -62,6 +65,9 @@ targets:
 	}
 	if g := o[1].PortGroups; !o[1].Unzeroed || !o[1].ExplicitAccess || len(g) != 1 || g[0].ID != 2 {
 		t.Errorf("LUN 1: %+v", o[1])
+	}
+	if got, want := o[0].Ports, []uint16{1, 3}; !slices.Equal(got, want) {
+		t.Errorf("target ports %d, want %d", got, want)
 	}
 	if z := o[2].Zones; z == nil || *z != (lun.ZoneOptions{Size: 512, Conventional: 1, MaxOpen: 2}) {
 		t.Errorf("LUN 2: %+v", o[2])

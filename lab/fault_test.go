@@ -46,7 +46,7 @@ func TestFaultMistakes(t *testing.T) {
 		{`"lba=7 medium-error"`, `"lba=7  medium-eror"`, `9:15: faults: unknown word "medium-eror"`},
 		{`"lba=7 medium-error"`, `'lba=x medium-error'`, `9:8: faults: lba=x: want a block N`},
 		{`"lba=7 medium-error"`, "|\n      lba=7\n      medium-eror", `9:7: faults: unknown word "medium-eror"`},
-		{`"lba=7 medium-error"`, `[]`, `9:7: faults is a list; want a rule such as`},
+		{`"lba=7 medium-error"`, `[]`, `9:7: faults is an empty list; want a rule such as`},
 		{`"lba=7 medium-error"`, `medium-error`, `9:7: faults: medium-error is for a rule with lba=…`},
 	} {
 		if _, err := lab.Load(write(t, strings.Replace(faultFile, tt.old, tt.new, 1))); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -81,7 +81,10 @@ targets:
       - lun: 10
         store: {kind: nbd, address: "nbd://h/x", connections: 2, timeout: 1s, reconnect: 1m, cache: 1MiB}
       - lun: 11
+        thin: true
         store: {kind: mem, size: 1MiB, pool: p}
+      - lun: 12
+        store: {kind: mem, size: 1MiB}
         zones: {size: 128KiB, conventional: 1, max_open: 2, host_aware: true}
 `)
 	naa := make([]byte, 16)
@@ -107,7 +110,8 @@ targets:
 		{Name: "b", LUNs: []*lab.LUN{{Number: 0, Store: null}, {Number: 1, Store: null}, {Number: 2, Store: null},
 			{Number: 9, Store: null, ALUA: &lab.ALUA{Groups: []lun.PortGroup{{ID: 1, Ports: []uint16{1}}}}},
 			{Number: 10, Store: lab.Store{Kind: lab.NBD, Address: "nbd://h/x", Connections: 2, Timeout: time.Second, Reconnect: time.Minute, Cache: 1 << 20}},
-			{Number: 11, Store: lab.Store{Kind: lab.Memory, Size: 1 << 20, Pool: "p"}, Zones: &lab.Zones{Size: 128 << 10, Conventional: 1, MaxOpen: 2, HostAware: true}},
+			{Number: 11, Store: lab.Store{Kind: lab.Memory, Size: 1 << 20, Pool: "p"}, Thin: true},
+			{Number: 12, Store: lab.Store{Kind: lab.Memory, Size: 1 << 20}, Zones: &lab.Zones{Size: 128 << 10, Conventional: 1, MaxOpen: 2, HostAware: true}},
 		}},
 	}
 	if diff := cmp.Diff(want, c.Targets, cmpopts.IgnoreUnexported(lab.LUN{}, lab.Store{}, lab.Zones{})); diff != "" {
@@ -133,9 +137,9 @@ func TestMistakes(t *testing.T) {
 	for _, tt := range []struct{ yaml, want string }{
 		{"", `1:1: the file is nothing; want a mapping with the keys iscsi, pools, targets`},
 		{"# nothing\n", `1:1: the file is nothing; want a mapping with the keys iscsi, pools, targets`},
-		{"[]", `1:1: the file is a list; want a mapping with the keys iscsi, pools, targets`},
+		{"[]", `1:1: the file is an empty list; want a mapping with the keys iscsi, pools, targets`},
 		{"target: []", `1:1: unknown key "target" in the file; did you mean "targets"?` + "\n" + `1:1: the file has no "targets"`},
-		{"targets: []", `1:10: targets is a list; want a list with one or more items, each after a dash`},
+		{"targets: []", `1:10: targets is an empty list; want a list with one or more items, each after a dash`},
 		{"targets: 5", `1:10: targets is "5"; want a list with one or more items, each after a dash`},
 		{"targets: [a]", `1:11: a target is "a"; want a mapping with the keys name, limits, loop, iscsi, vhost_user, alua, luns`},
 		{"targets:\n- name: a\n", `2:3: a target has no "luns"`},
@@ -178,7 +182,7 @@ func TestMistakes(t *testing.T) {
 		{store("{kind: mem, size: 9999999999GiB}"), `5:30: size is 9999999999GiB; want a size such as`},
 		{store("{kind: mem, size: 700}"), `5:12: the store has 700 bytes; want a number of 512-byte blocks`},
 		{store("{kind: mem, size: 512, path: x}"), `5:41: a mem store has no path; its keys are kind, size, limit, exhaustion, pool, cache`},
-		{store("{kind: mem, size: 512, limit: 512, exhaustion: soon}"), `5:59: exhaustion is soon; want permanent or temporary`},
+		{store("{kind: mem, size: 512, limit: 512, exhaustion: soon}\n    thin: true"), `5:59: exhaustion is soon; want permanent or temporary`},
 		{store("{kind: mem, size: 512, exhaustion: temporary}"), `5:47: exhaustion is for a store with a limit of its own; give it one, or the pool the exhaustion`},
 		{store("{kind: file}"), `5:12: the store has no path; want that of a file or block device`},
 		{store("{kind: file, path: gone.img}"), `5:31: there is no file DIR/gone.img; make it, or give a size to have it made`},
@@ -214,7 +218,17 @@ func TestMistakes(t *testing.T) {
 		{lun("ata: {}\n    naa: '2001405000000007'"), `7:10: naa of an ATA drive has 16 hexadecimal digits that begin with 3 or 5`},
 		{lun("ata: {}\n    rotation_rate: 2"), `7:20: rotation_rate is 2; that of an ATA drive is 1, or 1025 and up`},
 		{lun("ata: {}\n    lowest_aligned: 1"), `7:21: lowest_aligned is 1; want a block of the first physical one`},
-		{lun("alua: {groups: []}"), `6:20: groups is a list; want a list with one or more items`},
+		{lun("lowest_aligned: 5"), `6:21: lowest_aligned is 5; want a block of the first physical one, which has 1`},
+		{lun("physical_block_size: 4KiB\n    lowest_aligned: 8"), `7:21: lowest_aligned is 8; want a block of the first physical one, which has 8`},
+		{store("{kind: mem, size: 512, limit: 512}"), `5:42: a limit or a pool is for the store of a LUN that is thin; set thin: true, or leave it out`},
+		{"pools: [{name: q, size: 1MiB}]\n" + store("{kind: mem, size: 512, pool: q}"), `6:41: a limit or a pool is for the store of a LUN that is thin; set thin: true, or leave it out`},
+		{"targets:\n- name: a\n  luns: []", `3:9: luns is an empty list; want a list with one or more items, each after a dash`},
+		{lun("alua: {groups: [{id: 1, portal_groups: [7]}]}"), `6:45: there is no portal group 7; those that iscsi listens for are 1`},
+		{lun("alua: {groups: [{id: 1, portal_groups: [1]}]}") + "\niscsi: {listen: [{address: \"127.0.0.1:0\", group: 3}, {address: \"127.0.0.1:0\", group: 2}]}\n" +
+			"pools: []", `8:8: pools is an empty list`},
+		{"targets:\n- name: a\n  iscsi: {portal_groups: [1]}\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}\n" +
+			"iscsi: {listen: [{address: \"127.0.0.1:0\", group: 3}, {address: \"127.0.0.1:0\", group: 2}]}", `3:27: there is no portal group 1; those that iscsi listens for are 2 3`},
+		{lun("alua: {groups: []}"), `6:20: groups is an empty list; want a list with one or more items`},
 		{lun("alua: {groups: [{id: 1, portal_groups: [1], state: active}]}"), `6:56: state is active; want one of active-nonoptimized, active-optimized, standby, transitioning, unavailable`},
 		{lun("alua: {groups: [{id: 1, portal_groups: [1]}, {id: 1, portal_groups: [1]}]}"), `6:55: group 1 is there already, in line 6; it has to be unique` + "\n" + `6:74: portal group 1 is there already, in line 6; it has to be unique`},
 		{store("{kind: nbd}"), `5:12: the store has no address; want nbd://HOST:PORT/EXPORT, nbd+unix:///EXPORT?socket=/PATH, or nbds for TLS`},
@@ -223,8 +237,8 @@ func TestMistakes(t *testing.T) {
 		{store("{kind: nbd, address: \"nbd://h/\", tls: {ca: gone.pem, cert: lab.yaml}}"), `5:50: tls has only one of cert and key; want both or neither` + "\n" + `5:50: tls is for an address that begins with nbds; make it one, or leave tls out` + "\n" + `5:55: ca: stat DIR/gone.pem: no such file or directory`},
 		{store("{kind: nbd, address: \"nbd://h/\", connections: 17}"), `5:58: connections is 17; want a number from 1 to 16`},
 		{store("{kind: nbd, address: \"nbd://h/\"}\n  - {lun: 1, store: {kind: nbd, address: \"nbd://h/\"}}"), `6:21: export nbd://h/ is another LUN's already, in line 5`},
-		{store("{kind: mem, size: 512, pool: p}"), `5:41: there is no pool p; put one into pools`},
-		{"pools: [{name: q, size: 1MiB}]\n" + store("{kind: mem, size: 512, limit: 512, pool: p}"), `6:42: a store in a pool has no limit of its own; give the pool a size, or leave pool out` + "\n" + `6:53: there is no pool p; those in pools are q`},
+		{store("{kind: mem, size: 512, pool: p}\n    thin: true"), `5:41: there is no pool p; put one into pools`},
+		{"pools: [{name: q, size: 1MiB}]\n" + store("{kind: mem, size: 512, limit: 512, pool: p}\n    thin: true"), `6:42: a store in a pool has no limit of its own; give the pool a size, or leave pool out` + "\n" + `6:53: there is no pool p; those in pools are q`},
 		{"pools: [{name: q, size: 1MiB}, {name: q, size: 1MiB}]\n" + store("{kind: mem, size: 512}"), `1:39: pool q is taken already, in line 1; it has to be unique`},
 		{"iscsi: {listen: [{address: \"127.0.0.1:3260\", group: 0}, \"127.0.0.1:3260\"]}\n" + store("{kind: mem, size: 512}"), `1:53: group is 0; want a number from 1 to 65535` + "\n" + `1:57: listen 127.0.0.1:3260 is taken already, in line 1; it has to be unique`},
 		{"targets:\n- &t\n  name: a\n  luns:\n  - {lun: 0, store: {kind: mem, size: 512}}\n- *t", `3:9: name a is taken already, in line 3; it has to be unique`},

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -104,8 +105,9 @@ type loader struct {
 	seen   map[string]map[string]pos // what has to be unique in the file, by what it is
 	files  map[string]fileUse
 
-	poolUses []poolUse
-	running  map[string]bool // paths of files that are in use, whose sizes may differ
+	poolUses  []poolUse
+	groupUses []groupUse
+	running   map[string]bool // paths of files that are in use, whose sizes may differ
 }
 
 func (l *loader) root(n ast.Node) {
@@ -115,6 +117,7 @@ func (l *loader) root(n ast.Node) {
 		field{"targets", true, func(n ast.Node) { l.list(n, "targets", l.target) }},
 	)
 	l.usePools()
+	l.useGroups()
 }
 
 func (l *loader) iscsi(n ast.Node) {
@@ -156,6 +159,32 @@ func (l *loader) portal(n ast.Node) {
 	l.config.ISCSI.Listen = append(l.config.ISCSI.Listen, p)
 }
 
+// groupUse is a place where a portal group is named: as a target port, of which every
+// transport but iSCSI has the first alone, or as one to reach a target by.
+type groupUse struct {
+	pos
+	group uint16
+	port  bool
+}
+
+// useGroups looks for the portal groups that are named.
+func (l *loader) useGroups() {
+	var groups []uint16
+	for _, p := range l.config.ISCSI.Listen {
+		groups = append(groups, p.Group)
+	}
+	if len(groups) == 0 {
+		groups = []uint16{1}
+	}
+	slices.Sort(groups)
+	groups = slices.Compact(groups)
+	for _, u := range l.groupUses {
+		if u.group != 0 && !slices.Contains(groups, u.group) && !(u.port && u.group == 1) {
+			l.fail(u.pos, "there is no portal group %d; those that iscsi listens for are %s", u.group, strings.Trim(fmt.Sprint(groups), "[]"))
+		}
+	}
+}
+
 var targetRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`)
 
 func (l *loader) target(n ast.Node) {
@@ -192,6 +221,7 @@ func (l *loader) target(n ast.Node) {
 					l.list(n, "portal_groups", func(n ast.Node) {
 						group := uint16(0)
 						integer(l.decoder, "portal_groups", 1, 65535, &group)(n)
+						l.groupUses = append(l.groupUses, groupUse{at(n), group, false})
 						t.ISCSI.PortalGroups = append(t.ISCSI.PortalGroups, group)
 					})
 				}},

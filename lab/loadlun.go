@@ -19,6 +19,7 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 	writeCache, lbprz := true, true
 	physical := int64(0)
 	maxTransfer := int64(0)
+	var room pos
 	where := map[string]pos{}
 	noted := func(key string, read func(ast.Node)) field {
 		return field{key, key == "lun" || key == "store", func(n ast.Node) { where[key] = at(n); read(n) }}
@@ -27,7 +28,7 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 	l.mapping(n, "a LUN",
 		noted("lun", integer(d, "lun", 0, maxLUN, &u.Number)),
 		noted("count", integer(d, "count", 1, maxLUN+1, &count)),
-		noted("store", func(n ast.Node) { l.store(n, &u.Store) }),
+		noted("store", func(n ast.Node) { room = l.store(n, &u.Store) }),
 		noted("block_size", func(n ast.Node) {
 			integer(d, "block_size", 512, 4096, &u.BlockSize)(n)
 			if u.BlockSize != 0 && u.BlockSize != 512 && u.BlockSize != 4096 {
@@ -78,6 +79,12 @@ func (l *loader) lun(n ast.Node, t *Target, numbers map[int]pos) {
 		if block<<u.PhysicalExponent != physical {
 			l.fail(where["physical_block_size"], "physical_block_size is %d; want block_size (%d) times a power of two, up to 32768", physical, block)
 		}
+	}
+	if u.LowestAligned >= 1<<u.PhysicalExponent {
+		l.fail(where["lowest_aligned"], "lowest_aligned is %d; want a block of the first physical one, which has %d", u.LowestAligned, 1<<u.PhysicalExponent)
+	}
+	if room != (pos{}) && !u.Thin {
+		l.fail(room, "a limit or a pool is for the store of a LUN that is thin; set thin: true, or leave it out")
 	}
 	if maxTransfer%block != 0 || maxTransfer > mostTransfer {
 		l.fail(where["max_transfer"], "max_transfer is %d bytes; want a number of %d-byte blocks, up to 32MiB", maxTransfer, block)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +31,8 @@ var storeKeys = map[StoreKind][]string{
 
 const wantKind = `mem, file, nbd or "null"`
 
-func (l *loader) store(n ast.Node, s *Store) {
+// store reads a store. It returns where the key is that makes it a thin LUN's.
+func (l *loader) store(n ast.Node, s *Store) (thin pos) {
 	s.at = at(n)
 	where := map[string]pos{}
 	noted := func(key string, read func(ast.Node)) field {
@@ -85,6 +87,7 @@ func (l *loader) store(n ast.Node, s *Store) {
 			l.fail(p, "tls is for an address that begins with nbds; make it one, or leave tls out")
 		}
 	}
+	return cmp.Or(where["limit"], where["pool"])
 }
 
 func (l *loader) storeKind(n ast.Node, v *StoreKind) {

@@ -117,12 +117,15 @@ func scalarText(n ast.Node) string {
 
 // kind names a node in messages.
 func kind(n ast.Node) string {
-	switch n.(type) {
+	switch n := n.(type) {
 	case nil, *ast.NullNode:
 		return "nothing"
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a mapping"
 	case *ast.SequenceNode:
+		if len(n.Values) == 0 {
+			return "an empty list"
+		}
 		return "a list"
 	}
 	return strconv.Quote(scalarText(n))

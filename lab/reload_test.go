@@ -99,7 +99,7 @@ func TestReloadRefused(t *testing.T) {
 		{"cache: 64KiB", "cache: 1MiB", ":7:5: LUN 1 of a: its Store can't change"},
 		{"id: 1", "id: 2", "only the states of alua groups can change"},
 		{"  alua: {groups: [{id: 1, portal_groups: [1]}]}\n", "", "alua can't come or go"},
-		{"size: 1MiB, cache: 64KiB", "size: 1MiB, cache: 64KiB, limit: 1MiB", ":7:5: LUN 1 of a: a limit can't come or go"},
+		{"size: 1MiB, pool: p", "size: 1MiB, limit: 1MiB", ":8:5: LUN 2 of a: a limit can't come or go"},
 		{"targets:", "iscsi: {listen: [\"127.0.0.1:1\"]}\ntargets:", ":1:1: the section iscsi can't change"},
 		{"thin: true}\n", "thin: true}\n  - {lun: 3, store: {kind: nbd, address: \"nbd+unix:///?socket=/none\"}}\n", ":9:21: LUN 3 of a: nbd: "},
 	} {
@@ -234,7 +234,7 @@ func TestReloadPools(t *testing.T) {
 	base := "targets: [{name: a, luns: [{lun: 0, serial: s, store: {kind: mem, size: 1MiB}}]}]"
 	l := build(t, load(t, base))
 	with := func(size, more string) string {
-		return "pools: [{name: p, size: " + size + "}]\n" + strings.Replace(base, "}}]}]", "}}, {lun: 1, store: {kind: mem, size: 1MiB, pool: p}}"+more+"]}]", 1)
+		return "pools: [{name: p, size: " + size + "}]\n" + strings.Replace(base, "}}]}]", "}}, {lun: 1, thin: true, store: {kind: mem, size: 1MiB, pool: p}}"+more+"]}]", 1)
 	}
 	if _, err := prepare(t, l, with("1MiB", `, {lun: 2, store: {kind: nbd, address: "nbd+unix:///?socket=/none"}}`)); err == nil {
 		t.Fatal("a store that isn't there was opened")
