@@ -73,7 +73,7 @@ func TestLibiscsiSuite(t *testing.T) {
 	if len(tests) != suiteTests {
 		t.Fatalf("iscsi-test-cu lists %d tests, not %d: another version of libiscsi, for which %s has to be looked over", len(tests), suiteTests, expectations)
 	}
-	expected := readExpectations(t, expectations)
+	expected, tailored := readExpectations(t, expectations)
 	passed, failed, wrong := map[string]*atomic.Int32{}, map[string]*atomic.Int32{}, map[string]bool{}
 	for _, name := range tests {
 		passed[name], failed[name] = new(atomic.Int32), new(atomic.Int32)
@@ -98,9 +98,9 @@ func TestLibiscsiSuite(t *testing.T) {
 						slots <- struct{}{}
 						defer func() { <-slots }()
 					}
-					got, out := suiteTest(t, name, kind)
+					got, out := suiteTest(t, name, tailored.to(name, kind))
 					for n := 1; got == "fail" && name == racyTest && n < 20; n++ {
-						got, out = suiteTest(t, name, kind)
+						got, out = suiteTest(t, name, tailored.to(name, kind))
 					}
 					if got == "pass" {
 						passed[name].Add(1)
@@ -118,6 +118,11 @@ func TestLibiscsiSuite(t *testing.T) {
 		}
 	}
 	all.Wait()
+	for x := range tailored {
+		if !slices.Contains(tests, x.test) {
+			t.Errorf("%s tailors a LUN to %s, which isn't there", expectations, x.test)
+		}
+	}
 	for x := range expected {
 		t.Errorf("%s has %s on %s, which isn't there", expectations, x.test, x.kind)
 	}
@@ -132,23 +137,8 @@ func TestLibiscsiSuite(t *testing.T) {
 // suiteTest runs one test of the suite: pass, skip, fail or hang.
 func suiteTest(t *testing.T, name string, kind lunKind) (result, out string) {
 	t.Helper()
-	disk := kind.disk
-	switch {
-	case name == longTest:
-		disk += ", erase_time: 40s"
-	case strings.HasSuffix(name, ".InvalidDataOutSize"), strings.HasSuffix(name, ".UnmapUnaligned"), name == "WriteAtomic16.VPD":
-		// They want something that can be unaligned.
-		disk += ", physical_block_size: 32KiB"
-	case kind.name == "ata": // has neither of the keys below
-	case name == "WriteSame10.UnmapUntilEnd":
-		// It unmaps blocks with other data than zeros, which is to write the data.
-		disk += ", lbprz: false"
-	case name == "ReportSupportedOpcodes.OneCommand":
-		// libiscsi takes usage bitmaps of more than 16 bytes for zeros.
-		disk += ", short_commands: true"
-	}
 	config := filepath.Join(t.TempDir(), "lab.yaml")
-	err := os.WriteFile(config, []byte("targets: [{name: lab, luns: [{lun: 0, "+disk+", store: {kind: mem, size: "+kind.size+"}}]}]"), 0o600)
+	err := os.WriteFile(config, []byte("targets: [{name: lab, luns: [{lun: 0, "+kind.disk+", store: {kind: mem, size: "+kind.size+"}}]}]"), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,21 +179,44 @@ type on struct{ test, kind string }
 
 type expectation struct{ result, reason string }
 
-// readExpectations reads lines of: test, kind, skip, void or fail, reason.
-func readExpectations(t *testing.T, path string) map[on]expectation {
+// tailoring is the keys that LUNs have for the sake of a test, on a kind of LUN or "all",
+// or "disk" for all but an ATA drive.
+type tailoring map[on]string
+
+// to is the kind of LUN as a test has it.
+func (t tailoring) to(test string, kind lunKind) lunKind {
+	groups := []string{"all", kind.name, "disk"}
+	if kind.name == "ata" {
+		groups = groups[:2]
+	}
+	for _, g := range groups {
+		if key, ok := t[on{test, g}]; ok {
+			kind.disk += ", " + key
+		}
+	}
+	return kind
+}
+
+// readExpectations reads lines of: test, kind, skip, void or fail, reason; and of: test,
+// kind, with, key, value, reason.
+func readExpectations(t *testing.T, path string) (map[on]expectation, tailoring) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := map[on]expectation{}
+	m, tailored := map[on]expectation{}, tailoring{}
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
 		if len(f) == 0 || f[0][0] == '#' {
 			continue
 		}
+		if len(f) > 5 && f[2] == "with" {
+			tailored[on{f[0], f[1]}] = f[3] + " " + f[4]
+			continue
+		}
 		if len(f) < 4 || !slices.Contains([]string{"skip", "void", "fail"}, f[2]) {
-			t.Fatalf("%s: %q isn't test, kind, skip, void or fail, reason", path, line)
+			t.Fatalf("%s: %q isn't test, kind, skip, void or fail, reason, or test, kind, with, key, value, reason", path, line)
 		}
 		x := on{f[0], f[1]}
 		if _, twice := m[x]; twice {
@@ -211,5 +224,5 @@ func readExpectations(t *testing.T, path string) map[on]expectation {
 		}
 		m[x] = expectation{f[2], strings.Join(f[3:], " ")}
 	}
-	return m
+	return m, tailored
 }
