@@ -15,6 +15,7 @@ const (
 	ASCNotReadySanitizeInProgress        = 0x041b
 	ASCUnreachableCopyTarget             = 0x0804
 	ASCWriteError                        = 0x0c00
+	ASCThirdPartyDeviceFailure           = 0x0d01
 	ASCIncorrectCopyTargetDeviceType     = 0x0d03
 	ASCCopyTargetUnderrun                = 0x0d04
 	ASCGuardCheckFailed                  = 0x1001

@@ -25,7 +25,7 @@ func TestBadBlocks(t *testing.T) {
 			}
 		}
 		h.do("89 00 0000000000000005 000000 01 00 00", make([]byte, 1024), 0).fails(lun.MediumError, lun.ASCMarkedBad)
-		h.copyBlocks(1, 0, target(h.disk), segmentOf(0, 0, 0, 8, 0, 100)).fails(lun.CopyAborted, lun.ASCNone)
+		h.copyBlocks(1, 0, target(h.disk), segmentOf(0, 0, 0, 8, 0, 100)).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
 		h.run(transfer(0x28, 0, 5, 0), nil, 5*512).good()
 		h.run(transfer(0x28, 6, 3, 0), nil, 3*512).good()
 		// Every way to write makes it good.

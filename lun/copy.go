@@ -44,6 +44,31 @@ type segment struct {
 
 func copyAborted(code uint16) Sense { return Sense{Key: CopyAborted, Code: code} }
 
+// segmentField is copyAborted for a field of the segment descriptor.
+func segmentField(code uint16, at int) Sense {
+	return Sense{Key: CopyAborted, Code: code, Specific: fieldPointer(0xa8, at, 7)} // SKSV, SD, BPV
+}
+
+// failedCopy is the sense data for a source or destination that fails with s.
+func failedCopy(s Sense, destination bool) Sense {
+	if s.Key == NoSense {
+		return s
+	}
+	return Sense{Key: CopyAborted, Code: ASCThirdPartyDeviceFailure, Copy: &CopyFailure{Sense: s, Destination: destination}}
+}
+
+// at adds the number of the segment that was copied.
+func (s Sense) at(segment uint16) Sense {
+	if s.Key == CopyAborted {
+		f := CopyFailure{Segment: segment}
+		if s.Copy != nil {
+			f.Sense, f.Destination = s.Copy.Sense, s.Copy.Destination
+		}
+		s.Copy = &f
+	}
+	return s
+}
+
 func (d *Disk) extendedCopy(n *nexus, c *Command) Sense {
 	size := be32(c.CDB[10:])
 	if size == 0 {
@@ -64,14 +89,14 @@ func (d *Disk) extendedCopy(n *nexus, c *Command) Sense {
 	}
 	segments := append([]byte(nil), l.segments...) // the command may be gone before the copy is done
 	return d.runCopy(op, func() Sense {
-		for ; len(segments) > 0; segments = segments[segmentSize:] {
+		for i := uint16(0); len(segments) > 0; segments, i = segments[segmentSize:], i+1 {
 			op.segments.Add(1)
 			seg, s := copySegment(segments, l.targets, d)
 			if s.Key == NoSense {
 				s = seg.run(d, n, op)
 			}
 			if s.Key != NoSense {
-				return s
+				return s.at(i)
 			}
 		}
 		return Sense{}
@@ -125,11 +150,11 @@ func (d *Disk) parseCopyList(n *nexus, list []byte, long bool) (l copyList, s Se
 		return l, Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
 	}
 	rest := list[header:]
-	targets, s := d.copyTargets(n, rest[:targetsLen])
+	targets, s := d.copyTargets(n, rest[:targetsLen], header)
 	l.targets = append(l.targets, targets...)
 	l.segments = rest[targetsLen : targetsLen+segmentsLen]
 	if s.Key == NoSense {
-		s = checkSegments(l.segments)
+		s = checkSegments(l.segments, header+int(targetsLen))
 	}
 	return l, s
 }
@@ -157,13 +182,14 @@ func checkCopyHeader(list []byte) Sense {
 	return Sense{}
 }
 
-// copyTargets returns the disks of CSCD descriptors that a nexus may reach.
-func (d *Disk) copyTargets(n *nexus, list []byte) (targets []*Disk, s Sense) {
+// copyTargets returns the disks of CSCD descriptors, which lie at at in the
+// parameter list, that a nexus may reach.
+func (d *Disk) copyTargets(n *nexus, list []byte, at int) (targets []*Disk, s Sense) {
 	bad := func(code uint16) ([]*Disk, Sense) { return nil, Sense{Key: IllegalRequest, Code: code} }
-	for ; len(list) > 0; list = list[targetSize:] {
+	for ; len(list) > 0; list, at = list[targetSize:], at+targetSize {
 		switch {
 		case list[0] != identificationTarget:
-			return bad(ASCUnsupportedTargetDescriptor)
+			return nil, unsupportedDescriptor(ASCUnsupportedTargetDescriptor, at)
 		case len(list) < targetSize:
 			return bad(ASCParameterListLengthError)
 		case len(targets) == maxCopyTargets:
@@ -179,12 +205,19 @@ func (d *Disk) copyTargets(n *nexus, list []byte) (targets []*Disk, s Sense) {
 	return targets, Sense{}
 }
 
-func checkSegments(list []byte) Sense {
+// unsupportedDescriptor points at the type of a descriptor.
+func unsupportedDescriptor(code uint16, at int) Sense {
+	return Sense{Key: IllegalRequest, Code: code, Specific: fieldPointer(0x88, at, 7)}
+}
+
+// checkSegments looks at the segment descriptors, which lie at at in the parameter
+// list.
+func checkSegments(list []byte, at int) Sense {
 	bad := func(code uint16) Sense { return Sense{Key: IllegalRequest, Code: code} }
 	for n := 0; len(list) > 0; list, n = list[segmentSize:], n+1 {
 		switch {
 		case list[0] != blockToBlock:
-			return bad(ASCUnsupportedSegmentDescriptor)
+			return unsupportedDescriptor(ASCUnsupportedSegmentDescriptor, at+n*segmentSize)
 		case len(list) < segmentSize || be16(list[2:]) != segmentSize-4:
 			return bad(ASCParameterListLengthError)
 		case n == maxCopySegments:
@@ -207,8 +240,11 @@ func copySegment(b []byte, targets []*Disk, by *Disk) (seg segment, s Sense) {
 		return nil
 	}
 	seg = segment{disk(be16(b[4:])), disk(be16(b[6:])), be64(b[12:]), be64(b[20:]), 0}
-	if seg.from == nil || seg.to == nil {
-		return seg, copyAborted(ASCUnreachableCopyTarget)
+	switch {
+	case seg.from == nil:
+		return seg, segmentField(ASCUnreachableCopyTarget, 4)
+	case seg.to == nil:
+		return seg, segmentField(ASCUnreachableCopyTarget, 6)
 	}
 	unit := seg.from.blockSize()
 	if b[1]&2 != 0 { // DC: the count is in blocks of the destination
@@ -216,7 +252,7 @@ func copySegment(b []byte, targets []*Disk, by *Disk) (seg segment, s Sense) {
 	}
 	seg.bytes = n * unit
 	if seg.bytes%seg.from.blockSize() != 0 || seg.bytes%seg.to.blockSize() != 0 {
-		return seg, copyAborted(ASCCopySegmentGranularityViolation)
+		return seg, segmentField(ASCCopySegmentGranularityViolation, 10)
 	}
 	return seg, Sense{}
 }
@@ -227,25 +263,37 @@ func (s segment) run(by *Disk, n *nexus, op *copyOperation) Sense {
 	erasures := s.to.erasures.Load() // before its state
 	fromBlocks, toBlocks := s.bytes/s.from.blockSize(), s.bytes/s.to.blockSize()
 	switch {
-	case s.from.closedTo(by, n, reads), s.to.closedTo(by, n, writes):
-		return copyAborted(ASCUnreachableCopyTarget)
+	case s.from.closedTo(by, n, reads):
+		return segmentField(ASCUnreachableCopyTarget, 4)
+	case s.to.closedTo(by, n, writes):
+		return segmentField(ASCUnreachableCopyTarget, 6)
 	case zoned(s.to): // it would be written past its write pointers
-		return copyAborted(ASCIncorrectCopyTargetDeviceType)
-	case s.from.beyond(s.fromLBA, fromBlocks).Key != NoSense, s.to.beyond(s.toLBA, toBlocks).Key != NoSense,
-		s.to.writeProtected().Key != NoSense:
-		return copyAborted(ASCNone)
+		return segmentField(ASCIncorrectCopyTargetDeviceType, 6)
+	}
+	if sense := s.from.beyond(s.fromLBA, fromBlocks); sense.Key != NoSense {
+		sense = failedCopy(sense, false)
+		sense.Specific = fieldPointer(0xa8, 12, 7)
+		return sense
+	}
+	if sense := s.to.beyond(s.toLBA, toBlocks); sense.Key != NoSense {
+		sense = failedCopy(sense, true)
+		sense.Specific = fieldPointer(0xa8, 20, 7)
+		return sense
+	}
+	if sense := s.to.writeProtected(); sense.Key != NoSense {
+		return failedCopy(sense, true)
 	}
 	from := s.fromLBA * s.from.blockSize()
-	sense := op.move(s.to, s.toLBA, toBlocks, erasures, func(p []byte, done uint64) bool { return s.from.copyOut(p, from+done) })
+	sense := op.move(s.to, s.toLBA, toBlocks, erasures, func(p []byte, done uint64) Sense { return s.from.copyOut(p, from+done) })
 	if sense.Key != NoSense {
 		return sense
 	}
-	return s.to.settle(0, s.toLBA, toBlocks)
+	return failedCopy(s.to.settle(0, s.toLBA, toBlocks), true)
 }
 
 // move writes n blocks at lba with what fill makes, until the operation is to
-// stop. fill gets the place in bytes from lba on, and returns false if it fails.
-func (op *copyOperation) move(to *Disk, lba, n uint64, erasures uint32, fill func(p []byte, done uint64) bool) Sense {
+// stop. fill gets the place in bytes from lba on, and returns why it fails.
+func (op *copyOperation) move(to *Disk, lba, n uint64, erasures uint32, fill func(p []byte, done uint64) Sense) Sense {
 	buf := scratch.Get().(*[scratchSize]byte)
 	defer scratch.Put(buf)
 	at, size := lba*to.blockSize(), n*to.blockSize()
@@ -254,8 +302,11 @@ func (op *copyOperation) move(to *Disk, lba, n uint64, erasures uint32, fill fun
 			return s
 		}
 		part := buf[:min(size-done, scratchSize)]
-		if !fill(part, done) || !to.copyIn(part, at+done, erasures) {
-			return copyAborted(ASCNone)
+		if s := fill(part, done); s.Key != NoSense {
+			return failedCopy(s, false)
+		}
+		if s := to.copyIn(part, at+done, erasures); s.Key != NoSense {
+			return failedCopy(s, true)
 		}
 		op.commands.Add(2)
 		done += uint64(len(part))
@@ -279,31 +330,29 @@ func (d *Disk) closedTo(by *Disk, n *nexus, c class) bool {
 	return accessDenied(d.accessOf(n), c).Key != NoSense || d.reserve.denies(n)&uint32(c) != 0
 }
 
-func (d *Disk) copyOut(p []byte, off uint64) bool {
+func (d *Disk) copyOut(p []byte, off uint64) Sense {
 	lba := off / d.blockSize()
 	n := (off+uint64(len(p))-1)/d.blockSize() + 1 - lba
 	d.locks.share(lba, n)
 	defer d.locks.unshare(lba, n)
-	if d.count.reading.note(d.spoiled(lba, n)).Key != NoSense {
-		return false
+	s := d.spoiled(lba, n)
+	if s.Key == NoSense {
+		if done, err := d.store.ReadAt(p, int64(off)); err != nil {
+			s = d.readError(err, off+uint64(done))
+		}
 	}
-	if _, err := d.store.ReadAt(p, int64(off)); err != nil {
-		d.count.reading.note(d.readError(err, off))
-		return false
-	}
-	return true
+	return d.count.reading.note(s)
 }
 
-func (d *Disk) copyIn(p []byte, off uint64, erasures uint32) bool {
+func (d *Disk) copyIn(p []byte, off uint64, erasures uint32) Sense {
 	lba, n := off/d.blockSize(), uint64(len(p))/d.blockSize()
 	d.lockWrite(lba, n)
 	defer d.unlockWrite(lba, n)
-	if d.overtaken(erasures).Key != NoSense {
-		return false
+	if s := d.overtaken(erasures); s.Key != NoSense {
+		return s
 	}
-	if _, err := d.store.WriteAt(p, int64(off)); err != nil {
-		d.writeError(err, off)
-		return false
+	if done, err := d.store.WriteAt(p, int64(off)); err != nil {
+		return d.writeError(err, off+uint64(done))
 	}
-	return d.seal(lba, n).Key == NoSense
+	return d.seal(lba, n)
 }

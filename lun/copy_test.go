@@ -73,8 +73,8 @@ func TestExtendedCopyErrors(t *testing.T) {
 	h.copyBlocks(1, 0, one, segmentOf(0, 0, 1, 8, 0, 100)).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
 	h.copyBlocks(1, 0, null, seg).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
 	h.copyBlocks(1, 0, target(alone.disk), seg).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
-	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 2041, 100)).fails(lun.CopyAborted, lun.ASCNone)
-	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 0, 2041)).fails(lun.CopyAborted, lun.ASCNone)
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 2041, 100)).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 0, 2041)).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
 	h.copyBlocks(1, 0, proxy, seg).good()
 	h.copyBlocks(1, 0, fc, seg).fails(lun.IllegalRequest, lun.ASCUnsupportedTargetDescriptor)
 	h.copyBlocks(1, 0, one, stream).fails(lun.IllegalRequest, lun.ASCUnsupportedSegmentDescriptor)
@@ -150,6 +150,53 @@ func TestCopyAccessState(t *testing.T) {
 				a.fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
 			}
 		}
+	}
+}
+
+// TestCopySense has a copy fail at either end: the sense data says at which, in which
+// segment, and why.
+func TestCopySense(t *testing.T) {
+	var set lun.CopySet
+	h := newHost(t, 1<<20, lun.DiskOptions{Copies: &set})
+	ro := newHost(t, 1<<20, lun.DiskOptions{Copies: &set, ReadOnly: true})
+	both := cat(target(h.disk), target(ro.disk))
+	h.do("3f 40 00000064 00 0000 00", nil, 0).good() // block 100 is bad
+	well := segmentOf(0, 0, 0, 8, 0, 200)
+	const beyond = "02 7000 05 00000000 0a 00000000 2100 00 000000"
+	for _, c := range []struct {
+		name string
+		list []byte
+		want string // after the key
+	}{
+		{"a bad block of the source", cat(well, segmentOf(0, 0, 0, 8, 100, 300)),
+			"00000000 1d 1200 0001 0d01 00 000000 02 f000 03 00000064 0a 00000000 1114 00 000000"},
+		{"beyond the source", segmentOf(0, 0, 0, 8, 2041, 0), "00000000 1d 1200 0000 0d01 00 af000c" + beyond},
+		{"beyond the destination", cat(well, well, segmentOf(0, 0, 0, 8, 0, 2041)), "00000000 1d 0012 0002 0d01 00 af0014" + beyond},
+		{"a protected destination", segmentOf(0, 0, 1, 8, 0, 0), "00000000 1d 0012 0000 0d01 00 000000 02 7000 07 00000000 0a 00000000 2700 00 000000"},
+		{"no such source", segmentOf(0, 5, 0, 8, 0, 0), "00000000 0a 0000 0000 0804 00 af0004"},
+		{"no such destination", segmentOf(0, 0, 5, 8, 0, 0), "00000000 0a 0000 0000 0804 00 af0006"},
+	} {
+		a := h.copyBlocks(1, 0, both, c.list)
+		if want := unhex(t, "7000 0a"+c.want); !bytes.Equal(a.sense, want) {
+			t.Errorf("%s: sense\n%x, want\n%x", c.name, a.sense, want)
+		}
+	}
+	fc := bytes.Clone(both)
+	fc[32] = 0xe0
+	stream := cat(well, well)
+	stream[28] = 3
+	for _, c := range []struct {
+		targets, segments []byte
+		want              string
+	}{{fc, well, "2607 00 8f0030"}, {both, stream, "2609 00 8f006c"}} {
+		if a := h.copyBlocks(1, 0, c.targets, c.segments); !bytes.Equal(a.sense[12:], unhex(t, c.want)) {
+			t.Errorf("sense %x, want %s", a.sense, c.want)
+		}
+	}
+	h.selectPage(0, "0a0a 04100040000000000000").good() // D_SENSE
+	a := h.copyBlocks(1, 0, both, cat(well, segmentOf(0, 0, 0, 8, 100, 300)))
+	if want := unhex(t, "720a0d01 00000024 010a0000000000000000 0001 0c16 01 02 72031114 0000000c 000a8000 0000000000000064"); !bytes.Equal(a.sense, want) {
+		t.Errorf("descriptors\n%x, want\n%x", a.sense, want)
 	}
 }
 

@@ -55,9 +55,9 @@ func TestExtendedCopyLong(t *testing.T) {
 	h.received(5, 0x78).field(2, 7)
 	h.other("b").received(5, 0x12345678).field(2, 7)
 	// A failure says what it was. An 8-bit list identifier is one of 32 bits.
-	h.copyLong(9, 0, 0, both, cat(segmentOf(0, 1, 2, 8, 0, 0), segmentOf(0, 1, 2, 8, 2041, 0))).fails(lun.CopyAborted, lun.ASCNone)
+	h.copyLong(9, 0, 0, both, cat(segmentOf(0, 1, 2, 8, 0, 0), segmentOf(0, 1, 2, 8, 2041, 0))).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
 	b = h.received(5, 9).good().data
-	if len(b) != 52 || b[5] != 2 || b[12] != 2 || b[13] != 20 || b[14] != 18 || b[32+2] != byte(lun.CopyAborted) || !bytes.Equal(b[24:26], be(2, 2)) {
+	if len(b) != 72 || b[5] != 2 || b[12] != 2 || b[13] != 40 || b[14] != 37 || b[32+2] != byte(lun.CopyAborted) || !bytes.Equal(b[24:26], be(2, 2)) {
 		t.Errorf("status of a failure %x", b)
 	}
 	h.do("84 00 09 00000000000000 000000ff 00 00", nil, 255).is("00000008 02 0002 00 00001000")

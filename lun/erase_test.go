@@ -167,7 +167,7 @@ func TestEraseOvertakes(t *testing.T) {
 	time.Sleep(10 * time.Millisecond)                          // it waits for the piece that is being written
 	close(g.open)
 	a := <-copied
-	a.fails(lun.CopyAborted, lun.ASCNone)
+	a.fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
 	for o.do("00 00 00 00 00 00", nil, 0).status != lun.Good {
 		time.Sleep(time.Millisecond)
 	}

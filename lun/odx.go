@@ -168,11 +168,18 @@ func (d *Disk) writeROD(op *copyOperation, r *rod, from *Disk, off uint64, range
 		if r != nil {
 			n = min(n, (max(r.size, off)-off+d.blockSize()-1)/d.blockSize())
 		}
-		fill := func(p []byte, done uint64) bool { return r.read(from, p, off+done) }
-		if r == nil {
-			fill = func(p []byte, _ uint64) bool { clear(p); return true }
+		fill := func(p []byte, done uint64) (s Sense) {
+			if !r.read(from, p, off+done) {
+				s = copyAborted(ASCNone)
+			}
+			return s
 		}
-		if s := op.move(d, x.lba, n, erasures, fill); s.Key != NoSense {
+		if r == nil {
+			fill = func(p []byte, _ uint64) Sense { clear(p); return Sense{} }
+		}
+		if s := op.move(d, x.lba, n, erasures, fill); s.Copy != nil {
+			return copyAborted(ASCNone) // there are no segments to tell of
+		} else if s.Key != NoSense {
 			return s
 		}
 		if n > 0 {

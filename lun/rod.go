@@ -223,7 +223,7 @@ func (r *rod) read(from *Disk, p []byte, off uint64) bool {
 			continue
 		}
 		part := p[:min(uint64(len(p)), b.size-off)]
-		if len(part) > 0 && !from.copyOut(part, b.off+off) {
+		if len(part) > 0 && from.copyOut(part, b.off+off).Key != NoSense {
 			return false
 		}
 		p, off = p[len(part):], 0

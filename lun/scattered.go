@@ -21,37 +21,35 @@ type scattered struct {
 	offset uint64 // of the data, in blocks
 	ranges uint64
 	blocks uint64 // BUFFER TRANSFER LENGTH: all of the data-out
-	at     int    // where that field lies
 }
 
 func (d *Disk) parseScattered(cdb []byte) (x scattered, s Sense) {
 	if x.p, s = d.protection(cdb); s.Key != NoSense {
 		return x, s
 	}
-	offsetAt, rangesAt := 4, 8
-	x.at = 10
+	offsetAt, rangesAt, blocksAt := 4, 8, 10
 	if cdb[0] == variable {
-		offsetAt, rangesAt, x.at = 12, 16, 28
+		offsetAt, rangesAt, blocksAt = 12, 16, 28
 	}
-	x.offset, x.ranges, x.blocks = uint64(be16(cdb[offsetAt:])), uint64(be16(cdb[rangesAt:])), uint64(be32(cdb[x.at:]))
+	x.offset, x.ranges, x.blocks = uint64(be16(cdb[offsetAt:])), uint64(be16(cdb[rangesAt:])), uint64(be32(cdb[blocksAt:]))
 	switch size := x.p.size(d.blockSize()); {
 	case x.ranges > maxScattered:
 		return x, InvalidField(rangesAt, 7)
 	case x.blocks > uint64(d.geometry().maxTransfer):
-		return x, InvalidField(x.at, 7)
+		return x, InvalidField(blocksAt, 7)
 	case x.ranges == 0 || x.blocks == 0:
 	case x.offset*size < scatterHeader+x.ranges*scatteredRange:
 		return x, InvalidField(offsetAt, 7)
 	case x.offset > x.blocks:
-		return x, x.mismatch()
+		return x, scatteredMismatch()
 	}
 	return x, Sense{}
 }
 
-// mismatch is the sense data for ranges that aren't as many blocks as there is
+// scatteredMismatch is the sense data for ranges that aren't as many blocks as there is
 // data.
-func (x *scattered) mismatch() Sense {
-	return Sense{Key: AbortedCommand, Code: ASCParameterListLengthError, Specific: fieldPointer(0xc8, x.at, 7)}
+func scatteredMismatch() Sense {
+	return Sense{Key: AbortedCommand, Code: ASCParameterListLengthError}
 }
 
 func movesScattered(d *Disk, cdb []byte) (out, in uint64) {
@@ -119,7 +117,7 @@ func (d *Disk) checkScattered(x *scattered, list []byte) Sense {
 		sum += n
 	}
 	if sum != x.blocks-x.offset {
-		return x.mismatch()
+		return scatteredMismatch()
 	}
 	return Sense{}
 }

@@ -43,6 +43,19 @@ type Sense struct {
 	// field pointer, progress or retry count. Its first bit (SKSV) says that
 	// there are any.
 	Specific [3]byte
+
+	// Copy is what a COPY ABORTED tells of the segment that failed, nil for nothing.
+	Copy *CopyFailure
+}
+
+// CopyFailure is how a third-party copy ended early (SPC-5 6.4.3.3).
+type CopyFailure struct {
+	Segment uint16 // the number of the segment descriptor, from 0
+
+	// Sense is what the source, or the destination, ended a command with. A Key of
+	// NoSense says that it is neither which is at fault.
+	Sense       Sense
+	Destination bool
 }
 
 // AppendFixed appends s to b in the fixed format (SPC-5 4.4.3). An Info that
@@ -61,7 +74,18 @@ func (s Sense) AppendFixed(b []byte) []byte {
 	f[7] = byte(len(f) - 8)
 	binary.BigEndian.PutUint16(f[12:], s.Code)
 	copy(f[15:], s.Specific[:])
-	return append(b, f[:]...)
+	if s.Copy == nil {
+		return append(b, f[:]...)
+	}
+	binary.BigEndian.PutUint16(f[10:], s.Copy.Segment)
+	if s.Copy.Sense.Key == NoSense {
+		return append(b, f[:]...)
+	}
+	// Where the status and sense data of one of the disks begin.
+	f[8+s.Copy.disk()] = byte(len(f))
+	f[7] += 1 + byte(len(f))
+	b = append(append(b, f[:]...), byte(CheckCondition))
+	return s.Copy.Sense.AppendFixed(b)
 }
 
 // AppendDescriptor appends s to b in the descriptor format (SPC-5 4.4.2).
@@ -79,6 +103,32 @@ func (s Sense) AppendDescriptor(b []byte) []byte {
 	if s.Specific[0]&0x80 != 0 {
 		b = append(b, 0x02, 0x06, 0, 0, s.Specific[0], s.Specific[1], s.Specific[2], 0)
 	}
+	if s.Copy != nil {
+		b = s.Copy.appendDescriptors(b)
+	}
 	b[start+7] = byte(len(b) - start - 8)
+	return b
+}
+
+// disk is 0 for the source and 1 for the destination.
+func (f *CopyFailure) disk() int {
+	if f.Destination {
+		return 1
+	}
+	return 0
+}
+
+// appendDescriptors appends the command specific information and, if one of the
+// disks is at fault, the forwarded sense data (SPC-5 4.4.2.3, 4.4.2.7).
+func (f *CopyFailure) appendDescriptors(b []byte) []byte {
+	b = append(b, 0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, f.Segment)
+	if f.Sense.Key == NoSense {
+		return b
+	}
+	at := len(b)
+	b = append(b, 0x0c, 0, byte(1+f.disk()), byte(CheckCondition)) // of CSCD 1, the source, or 2
+	b = f.Sense.AppendDescriptor(b)
+	b[at+1] = byte(len(b) - at - 2)
 	return b
 }
