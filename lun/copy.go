@@ -57,6 +57,14 @@ func failedCopy(s Sense, destination bool) Sense {
 	return Sense{Key: CopyAborted, Code: ASCThirdPartyDeviceFailure, Copy: &CopyFailure{Sense: s, Destination: destination}}
 }
 
+// segmentBeyond is the sense data for blocks that the source or destination doesn't
+// have, which initiators know as one without an additional sense code.
+func segmentBeyond(s Sense, destination bool, at int) Sense {
+	f := segmentField(ASCNone, at)
+	f.Copy = &CopyFailure{Sense: s, Destination: destination}
+	return f
+}
+
 // at adds the number of the segment that was copied.
 func (s Sense) at(segment uint16) Sense {
 	if s.Key == CopyAborted {
@@ -271,14 +279,10 @@ func (s segment) run(by *Disk, n *nexus, op *copyOperation) Sense {
 		return segmentField(ASCIncorrectCopyTargetDeviceType, 6)
 	}
 	if sense := s.from.beyond(s.fromLBA, fromBlocks); sense.Key != NoSense {
-		sense = failedCopy(sense, false)
-		sense.Specific = fieldPointer(0xa8, 12, 7)
-		return sense
+		return segmentBeyond(sense, false, 12)
 	}
 	if sense := s.to.beyond(s.toLBA, toBlocks); sense.Key != NoSense {
-		sense = failedCopy(sense, true)
-		sense.Specific = fieldPointer(0xa8, 20, 7)
-		return sense
+		return segmentBeyond(sense, true, 20)
 	}
 	if sense := s.to.writeProtected(); sense.Key != NoSense {
 		return failedCopy(sense, true)

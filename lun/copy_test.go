@@ -73,8 +73,8 @@ func TestExtendedCopyErrors(t *testing.T) {
 	h.copyBlocks(1, 0, one, segmentOf(0, 0, 1, 8, 0, 100)).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
 	h.copyBlocks(1, 0, null, seg).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
 	h.copyBlocks(1, 0, target(alone.disk), seg).fails(lun.CopyAborted, lun.ASCUnreachableCopyTarget)
-	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 2041, 100)).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
-	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 0, 2041)).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 2041, 100)).fails(lun.CopyAborted, lun.ASCNone)
+	h.copyBlocks(1, 0, one, segmentOf(0, 0, 0, 8, 0, 2041)).fails(lun.CopyAborted, lun.ASCNone)
 	h.copyBlocks(1, 0, proxy, seg).good()
 	h.copyBlocks(1, 0, fc, seg).fails(lun.IllegalRequest, lun.ASCUnsupportedTargetDescriptor)
 	h.copyBlocks(1, 0, one, stream).fails(lun.IllegalRequest, lun.ASCUnsupportedSegmentDescriptor)
@@ -170,8 +170,8 @@ func TestCopySense(t *testing.T) {
 	}{
 		{"a bad block of the source", cat(well, segmentOf(0, 0, 0, 8, 100, 300)),
 			"00000000 1d 1200 0001 0d01 00 000000 02 f000 03 00000064 0a 00000000 1114 00 000000"},
-		{"beyond the source", segmentOf(0, 0, 0, 8, 2041, 0), "00000000 1d 1200 0000 0d01 00 af000c" + beyond},
-		{"beyond the destination", cat(well, well, segmentOf(0, 0, 0, 8, 0, 2041)), "00000000 1d 0012 0002 0d01 00 af0014" + beyond},
+		{"beyond the source", segmentOf(0, 0, 0, 8, 2041, 0), "00000000 1d 1200 0000 0000 00 af000c" + beyond},
+		{"beyond the destination", cat(well, well, segmentOf(0, 0, 0, 8, 0, 2041)), "00000000 1d 0012 0002 0000 00 af0014" + beyond},
 		{"a protected destination", segmentOf(0, 0, 1, 8, 0, 0), "00000000 1d 0012 0000 0d01 00 000000 02 7000 07 00000000 0a 00000000 2700 00 000000"},
 		{"no such source", segmentOf(0, 5, 0, 8, 0, 0), "00000000 0a 0000 0000 0804 00 af0004"},
 		{"no such destination", segmentOf(0, 0, 5, 8, 0, 0), "00000000 0a 0000 0000 0804 00 af0006"},

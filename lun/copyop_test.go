@@ -55,7 +55,7 @@ func TestExtendedCopyLong(t *testing.T) {
 	h.received(5, 0x78).field(2, 7)
 	h.other("b").received(5, 0x12345678).field(2, 7)
 	// A failure says what it was. An 8-bit list identifier is one of 32 bits.
-	h.copyLong(9, 0, 0, both, cat(segmentOf(0, 1, 2, 8, 0, 0), segmentOf(0, 1, 2, 8, 2041, 0))).fails(lun.CopyAborted, lun.ASCThirdPartyDeviceFailure)
+	h.copyLong(9, 0, 0, both, cat(segmentOf(0, 1, 2, 8, 0, 0), segmentOf(0, 1, 2, 8, 2041, 0))).fails(lun.CopyAborted, lun.ASCNone)
 	b = h.received(5, 9).good().data
 	if len(b) != 72 || b[5] != 2 || b[12] != 2 || b[13] != 40 || b[14] != 37 || b[32+2] != byte(lun.CopyAborted) || !bytes.Equal(b[24:26], be(2, 2)) {
 		t.Errorf("status of a failure %x", b)
