@@ -435,7 +435,7 @@ func (d *Disk) execute(c *Command) {
 	}
 	run, st := e.run, d.state.Load()
 	if st != 0 {
-		if s := d.admit(st, e); s.Key != NoSense {
+		if s := d.admit(st, e, c.CDB); s.Key != NoSense {
 			d.fail(c, s)
 			return
 		}

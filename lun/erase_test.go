@@ -92,6 +92,9 @@ func TestEraseInProgress(t *testing.T) {
 			}
 		}
 		o.do("12 00 00 00ff 00", nil, 255).good()
+		if c.code == lun.ASCNotReadySanitizeInProgress {
+			allowedDuringSanitize(t, h)
+		}
 		h.disk.Notify(nil, lun.LogicalUnitReset)
 		o.do("03 00 00 00 ff 00", nil, 255).good() // takes the unit attention
 		for last, steps := -1, 0; steps < 3; time.Sleep(5 * time.Millisecond) {
@@ -114,6 +117,25 @@ func TestEraseInProgress(t *testing.T) {
 		if d := time.Since(start); d < least {
 			t.Errorf("%s took %v", c.name, d)
 		}
+	}
+}
+
+// allowedDuringSanitize looks which commands a disk takes that sanitizes (SBC-5 4.11.2).
+func allowedDuringSanitize(t *testing.T, h *host) {
+	t.Helper()
+	for _, cdb := range []string{
+		"a0 00 00 000000 000000ff 00 00", "25 00 00000000 0000 00 00", "9e 10 0000000000000000 00000020 00 00",
+		"a3 0c 00 00 0000 000000ff 00 00", "a3 0d 00 000000 000000ff 00 00", "4d 00 4d 00 00 0000 00ff 00",
+		"1a 00 08 00 ff 00", "5a 00 0a 00 000000 00ff 00", "1a 00 18 00 ff 00", "1a 00 19 00 ff 00", "1a 00 1c 00 ff 00",
+	} {
+		h.do(cdb, nil, 255).good()
+	}
+	for _, cdb := range []string{
+		"1a 00 3f 00 ff 00", "1a 00 0a 01 ff 00", "4d 00 40 00 00 0000 00ff 00", "4c 00 00 00 000000 0000 00",
+		"5e 00 0000000000 00ff 00", "5f 00 00 0000 00000018 00", "3b 02 00 000000 000000 00", "3c 02 00 000000 0000ff 00",
+		"16 00 00 00 00 00", "a4 0f 0000 0000 00000000 00 00", "1d 04 00 0000 00",
+	} {
+		h.do(cdb, make([]byte, 24), 255).fails(lun.NotReady, lun.ASCNotReadySanitizeInProgress)
 	}
 }
 

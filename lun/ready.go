@@ -41,7 +41,13 @@ func (d *Disk) notReady(state uint32) Sense {
 }
 
 // admit returns why a command can't run in a state that isn't 0.
-func (d *Disk) admit(state uint32, e *entry) Sense {
+func (d *Disk) admit(state uint32, e *entry, cdb []byte) Sense {
+	if state&sanitizing != 0 {
+		if !duringSanitize(e, cdb) {
+			return d.notReady(sanitizing)
+		}
+		state &^= sanitizing
+	}
 	switch {
 	case e.class&medium != 0:
 		return d.notReady(state)

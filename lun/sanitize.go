@@ -221,3 +221,22 @@ func formatPattern(c *Command, list []byte, at int, size uint64, f *formatData) 
 	}
 	return Sense{}
 }
+
+// duringSanitize tells whether a command is allowed while SANITIZE is running (SBC-5
+// 4.11.2).
+func duringSanitize(e *entry, cdb []byte) bool {
+	switch e.Name {
+	case "INQUIRY", "READ CAPACITY(10)", "READ CAPACITY(16)", "REPORT LUNS", "REQUEST SENSE",
+		"REPORT SUPPORTED OPERATION CODES", "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS":
+		return true
+	case "LOG SENSE":
+		const temperature = 0x0d
+		return cdb[2]&0x3f == temperature && cdb[3] == 0
+	case "MODE SENSE(6)", "MODE SENSE(10)":
+		switch cdb[2] & 0x3f {
+		case cachingPage, controlPage, 0x18, 0x19, exceptionPage: // 18, 19: see portPages
+			return cdb[3] == 0
+		}
+	}
+	return false
+}
