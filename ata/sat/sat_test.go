@@ -241,7 +241,16 @@ func TestStates(t *testing.T) {
 		h.unit.Notify(nil, lun.LUNsChanged)
 		other.do("12 00 00 0024 00", nil, 36).good()
 		other.do("00 00 00 00 00 00", nil, 0).fails(lun.UnitAttention, lun.ASCBusDeviceReset)
+		told := 0
+		other.n.LUNsReported = func() { told++ }
 		other.do("00 00 00 00 00 00", nil, 0).fails(lun.UnitAttention, lun.ASCReportedLUNsDataHasChanged)
+		if told != 1 {
+			t.Errorf("the target heard %d times that the inventory was reported", told)
+		}
+		h.unit.Notify(nil, lun.LUNsChanged)
+		h.unit.Notify(other.n, lun.LUNsReported)
+		h.unit.Notify(new(lun.Nexus), lun.LUNsReported)
+		other.do("00 00 00 00 00 00", nil, 0).good()
 		if err := h.unit.PowerCycle(nil); err != nil {
 			t.Error(err)
 		}

@@ -96,6 +96,9 @@ func commands(t *testing.T, q *queue) {
 	if b := q.good(command{cdb: []byte{0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0}, in: 16}); b[3] != 8 {
 		t.Errorf("REPORT LUNS: % x", b)
 	}
+	if b := q.good(command{cdb: []byte{0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0}, in: 4}); b[0] != 0xfc || b[1] != 0x03 {
+		t.Errorf("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS: % x, want no QUERY ASYNCHRONOUS EVENT", b)
+	}
 	if r = q.run(command{attr: 9, cdb: testUnitReady}); r.response != 9 {
 		t.Errorf("a task attribute that isn't one: response %d, want 9 (failure)", r.response)
 	}
