@@ -52,8 +52,8 @@ func TestFormatBlockLength(t *testing.T) {
 	}
 	h.wantCapacity(2048, 512)
 	h.run(transfer(0x28, 0, 8, 0), nil, 4096).good()
-	other.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCCapacityDataHasChanged)
 	other.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCModeParametersChanged)
+	other.do("00 00 00 00 00 00", nil, 0).good()
 	h.do("04 10 00 00 00 00", cat([]byte{0, 0x88, 0, 0, 0, 1, 2, 0x58}, pattern(600, 7)), 0).good()
 	other.do("00 00 00 00 00 00", nil, 0).attention(lun.ASCCapacityDataHasChanged)
 	h.wantCapacity(256, 4096)

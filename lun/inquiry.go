@@ -13,8 +13,11 @@ var primaryOps = []op{
 }
 
 // Claims of the standard INQUIRY data, as version descriptors (SPC-5 6.6.2):
-// SAM-5, SPC-4, SBC-3 and what the nexus speaks.
-var versions = []uint16{0x00a0, 0x0460, 0x04c0}
+// SAM-5, SPC-4 and -5, SBC-3 and -4. What the nexus speaks comes behind them, and
+// ZBC-2 if the disk is zoned.
+var versions = []uint16{0x00a0, 0x0460, 0x05c0, 0x04c0, 0x0600}
+
+const zbc2 = 0x0660
 
 // transportVersion gives the version descriptor of a TransportID's protocol.
 var transportVersion = map[byte]uint16{
@@ -75,11 +78,15 @@ func (d *Disk) inquiry(n *nexus, c *Command) Sense {
 	pad(b[8:16], d.opt.Vendor)
 	pad(b[16:32], d.opt.Product)
 	pad(b[32:36], d.Settings().Revision)
-	for i, v := range versions {
-		put16(b[58+2*i:], v)
-	}
+	claims := append(make([]uint16, 0, 8), versions...)
 	if v, ok := transportVersion[n.protocol()]; ok {
-		put16(b[58+2*len(versions):], v)
+		claims = append(claims, v)
+	}
+	if zoned(d) {
+		claims = append(claims, zbc2)
+	}
+	for i, v := range claims {
+		put16(b[58+2*i:], v)
 	}
 	c.Reply(b[:], allocation)
 	return Sense{}

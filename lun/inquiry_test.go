@@ -135,6 +135,20 @@ func TestReportLUNs(t *testing.T) {
 	h.do("a0 00 00 000000 0000000f 00 00", nil, 256).field(6, 7)
 }
 
+func TestVersionDescriptors(t *testing.T) {
+	for _, c := range []struct {
+		o    lun.DiskOptions
+		want string
+	}{
+		{lun.DiskOptions{}, "00a0 0460 05c0 04c0 0600 0960 0000 0000"},
+		{lun.DiskOptions{Zones: &lun.ZoneOptions{Size: 64}}, "00a0 0460 05c0 04c0 0600 0960 0660 0000"},
+	} {
+		if got := newHost(t, 1<<20, c.o).do("12 00 00 0060 00", nil, 96).good().data[58:74]; !bytes.Equal(got, unhex(t, c.want)) {
+			t.Errorf("%x, want %s", got, c.want)
+		}
+	}
+}
+
 // TestOpcodes asks for every command that the disk has in each way there is,
 // and compares the answers.
 func TestOpcodes(t *testing.T) {

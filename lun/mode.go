@@ -276,8 +276,9 @@ func (d *Disk) changeModes(n *nexus, list []byte, at int, x *descriptor, save bo
 	if s.Key != NoSense {
 		return s
 	}
+	before := d.geometry()
 	changed, tested := d.choose(g), false
-	if changed {
+	if changed && d.geometry() != before { // a block length waits for FORMAT UNIT
 		d.attendOthers(n, ASCCapacityDataHasChanged)
 	}
 	for _, ch := range changes {

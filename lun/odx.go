@@ -44,6 +44,9 @@ func (d *Disk) tokenParameters(c *Command, least int) (list []byte, ranges []run
 	}
 	// What is cut off is left out.
 	count := min(size, len(list)-least) / rangeSize
+	if count == 0 {
+		return nil, nil, Sense{Key: IllegalRequest, Code: ASCParameterListLengthError}
+	}
 	if count > maxRODRanges {
 		return nil, nil, Sense{Key: IllegalRequest, Code: ASCTooManySegmentDescriptors}
 	}

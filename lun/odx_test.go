@@ -161,6 +161,8 @@ func tokenErrors(t *testing.T) {
 	h.populate(1, 0, 0, 0, one, [2]uint64{7, 1}).parameter(16, 7)
 	h.populate(1, 0, 0, 0, [2]uint64{2041, 8}).fails(lun.IllegalRequest, lun.ASCLBAOutOfRange)
 	h.do("83 10 00000000 00000001 00000000 00 00", nil, 0).good()
+	// The only range is cut.
+	h.do("83 10 00000000 00000001 0000001f 00 00", cat(unhex(t, "001e0000000000000000000000000010"), make([]byte, 15)), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
 	h.do("83 10 00000000 00000001 0000000f 00 00", make([]byte, 15), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
 	h.do("83 11 00000000 00000001 00000020 00 00", make([]byte, 32), 0).fails(lun.IllegalRequest, lun.ASCParameterListLengthError)
 	big := newHost(t, 1<<40, lun.DiskOptions{})
