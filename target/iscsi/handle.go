@@ -326,6 +326,9 @@ func (c *conn) logout(p *pdu.LogoutRequest) {
 			x.dropHeld(o)
 			x.abandon(o)
 		}
+		if p.ReasonCode == pdu.CloseSession && x.nexus != nil {
+			x.nexus.Close() // what it has reserved is free once the answer is there
+		}
 		c.send(r.Encode, nil)
 		if slices.Contains(end, c) {
 			c.hangUp()

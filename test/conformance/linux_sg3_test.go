@@ -234,7 +234,7 @@ var sg3Steps = []step{
 	{"opcodes", []string{`.*Get LBA status\(32\)`, `.*Persistent reserve in, read full status`, ` *04 +6 .*Format Unit`, ` *42 +10 .*Unmap`,
 		` *48 +3 +10 .*Sanitize, cryptographic erase`, ` *89 +16 .*Compare and write`, ` *93 +16 .*Write same\(16\)`, `.*Set target port groups`}},
 	{"opcodes-one", []string{` *Opcode=0x28`, ` *Usage data: 28 1a ff ff ff ff 3f ff ff 04 *`}},
-	{"opcodes-tmf", []string{` *Abort task`, ` *Logical unit reset`, ` *I_T nexus reset`, ` *Query asynchronous event`}},
+	{"opcodes-tmf", []string{` *Abort task`, ` *Abort task set`, ` *Clear ACA`, ` *Clear task set`, ` *Logical unit reset`}}, // at iSCSIProtocolLevel 1
 	{"opcodes-zoned", []string{`.*Report zones.*`, `.*Reset write pointer.*`, `.*Finish zone.*`}},
 	{"readcap", []string{` *Last LBA=1048575 .*`, ` *Logical block length=512 bytes`}},
 	{"readcap-long", []string{` *Logical block provisioning: lbpme=1, lbprz=1`, ` *Last LBA=1048575 .*`,

@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,7 +145,10 @@ func TestGuestTimeouts(t *testing.T) {
 	d.set(debugDriver+"/opts", 4) // lose every nth command
 	d.set(debugDriver+"/every_nth", 400)
 	l := d.load(8)
-	for end := time.Now().Add(time.Minute); d.seen(p).TimedOut == 0 && time.Now().Before(end); {
+	timedOut := func() bool {
+		return slices.ContainsFunc(mustSnapshot(t, p), func(dev probe.Device) bool { return dev.Address == d.addr && dev.TimedOut > 0 })
+	}
+	for end := time.Now().Add(time.Minute); !timedOut() && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	d.set(debugDriver+"/every_nth", 0)
