@@ -247,6 +247,10 @@ func (r *run) checkClamp() error {
 	if err != nil {
 		return err
 	}
+	w := model.WriteDepth(most)
+	if !w.Accepted {
+		return nil // what is refused is tried when the depth is lowered
+	}
 	if err := r.disk.set(most, "device/queue_depth"); err != nil {
 		return err
 	}
@@ -254,7 +258,7 @@ func (r *run) checkClamp() error {
 	if err != nil {
 		return err
 	}
-	r.check(fmt.Sprintf("queue_depth %d written, reads back", most), model.WriteDepth(most).QueueDepth, read, "the driver cuts it to cmd_per_lun")
+	r.check(fmt.Sprintf("queue_depth %d written, reads back", most), w.QueueDepth, read, "the driver cuts it to cmd_per_lun")
 	return nil
 }
 
